@@ -1,0 +1,3 @@
+module github.com/goidem/idem
+
+go 1.26
