@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"time"
 )
 
@@ -62,7 +63,7 @@ func AppendRecord(b []byte, r *Record) []byte {
 	binary.LittleEndian.PutUint16(b[mark:], uint16(len(b)-mark-2))
 	b = append(append(b, byte(len(r.Fingerprint))), r.Fingerprint...)
 	if flags&flagHolder != 0 {
-		host := r.Holder.Host[:min(len(r.Holder.Host), 255)]
+		host := r.Holder.Host[:min(len(r.Holder.Host), MaxHost)]
 		b = append(append(b, byte(len(host))), host...)
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.Holder.PID))
 		b = binary.LittleEndian.AppendUint64(b, uint64(toNanos(r.Holder.Started)))
@@ -154,12 +155,22 @@ func (d *decoder) uint32() uint32 { return binary.LittleEndian.Uint32(d.take(4))
 func (d *decoder) uint64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
 
 // toNanos keeps the zero time apart from 1970: a missing deadline must come back
-// missing, not as one that is long over.
+// missing, not as one that is long over. Times beyond what 64 bits hold (the years
+// 1678 to 2262) become the nearest that fits: a window of the longest
+// time.Duration must not wrap around and come back as over.
 func toNanos(t time.Time) int64 {
-	if t.IsZero() {
+	switch {
+	case t.IsZero():
 		return 0
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
 	}
-	return t.UnixNano()
+	if n := t.UnixNano(); n != 0 {
+		return n
+	}
+	return 1
 }
 
 func fromNanos(n int64) time.Time {

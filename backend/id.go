@@ -24,6 +24,9 @@ const MaxBody = 16 << 20
 // MaxEvidence is the longest evidence text of a [ResolveRequest] in bytes.
 const MaxEvidence = 1024
 
+// MaxHost is the longest host name of a [Holder] in bytes.
+const MaxHost = 255
+
 // ID names one record: an idempotency key inside its scope. Tenant may be empty.
 // The zero ID is invalid.
 type ID struct {
@@ -57,6 +60,9 @@ func validPart(what, s string, low, high int) error {
 	}
 	return nil
 }
+
+// validText reports whether every store can keep s as text.
+func validText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // idVersion is the first byte of every encoded ID.
 const idVersion = 1

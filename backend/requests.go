@@ -84,6 +84,8 @@ func (r *ReserveRequest) Validate() error {
 		return fmt.Errorf("%w: %v; it must be Rerun, Recover or Hold", ErrInvalidRequest, r.OnAbandoned)
 	case len(r.Fingerprint) > MaxFingerprint || len(r.Fingerprint)%digestSize != 0:
 		return fmt.Errorf("%w: a stored fingerprint of %d bytes; it holds up to %d digests of %d bytes", ErrInvalidRequest, len(r.Fingerprint), MaxFingerprint/digestSize, digestSize)
+	case len(r.Holder.Host) > MaxHost || !validText(r.Holder.Host):
+		return fmt.Errorf("%w: a host name of %d bytes; it must be at most %d bytes of valid UTF-8 without NUL", ErrInvalidRequest, len(r.Holder.Host), MaxHost)
 	}
 	return nil
 }
@@ -112,7 +114,7 @@ func (ref Ref) ValidateRenew(ttl time.Duration) error {
 type Reservation struct {
 	Outcome Outcome
 	// Record is the record after the step; zero for Gone and Busy. An expired
-	// record is returned as it is stored, because TakeOver needs its fence.
+	// record is returned too, because TakeOver needs its fence, but without body.
 	Record Record
 	// Now is the store's clock at the decision; Record's times are to be compared
 	// with it and with no other clock.
@@ -176,6 +178,9 @@ func (r *ResolveRequest) Validate() error {
 	}
 	if len(r.Evidence) > MaxEvidence {
 		return fmt.Errorf("%w: evidence of %d bytes; at most %d are kept", ErrInvalidRequest, len(r.Evidence), MaxEvidence)
+	}
+	if !validText(r.Evidence) {
+		return fmt.Errorf("%w: evidence must be valid UTF-8 without NUL bytes", ErrInvalidRequest)
 	}
 	if r.Applied {
 		return validWindows(r.ReplayFor, r.KnownFor)

@@ -43,7 +43,11 @@ func (r *ReserveRequest) Apply(cur Record, now time.Time, seed uint64) (Step, Re
 		}
 	}
 	existing := func(rec Record) Reservation {
-		if !expired {
+		if expired {
+			// Its fence is needed for a takeover. Its result is nobody's any more,
+			// least of all a caller's whose fingerprint was not compared.
+			rec.Body = nil
+		} else {
 			rec = rec.At(now)
 		}
 		return Reservation{Outcome: Existing, Record: rec, Now: now}
