@@ -3,6 +3,6 @@ module github.com/goidem/idem
 go 1.26
 
 require (
-	go.etcd.io/bbolt v1.5.0 // indirect
-	golang.org/x/sys v0.45.0 // indirect
+	github.com/go-json-experiment/json v1.27.2
+	github.com/google/uuid v1.6.0
 )

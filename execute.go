@@ -1,0 +1,266 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/goidem/idem/backend"
+)
+
+// Limits of the work that goes on after the caller's context has ended.
+const (
+	recordFor  = 5 * time.Second        // storing an outcome (R10)
+	withdrawIn = 500 * time.Millisecond // giving back a key that was never used
+)
+
+// execute is Execute behind its checks: reserve, run, record.
+func execute[T any](ctx context.Context, c *call, fn func(context.Context) (T, error)) (Result[T], error) {
+	g, err := c.acquire(ctx, c.reserve)
+	if err != nil {
+		return Result[T]{}, err
+	}
+	if !g.acquired {
+		return replay[T](c, &g)
+	}
+	a := c.start(ctx, &g)
+	defer a.end()
+	if g.found {
+		value, _ := g.value.(T)
+		return finish(a, value, true)
+	}
+	value, err := run(a, fn)
+	if err != nil {
+		return Result[T]{Value: value, Attempt: g.rec.Attempt}, a.fail(err)
+	}
+	return finish(a, value, false)
+}
+
+// finish stores the result of an attempt.
+func finish[T any](a *running, value T, replayed bool) (Result[T], error) {
+	rec, err := a.complete(backend.Completed, a.c.s.encodeResult(a.c.id, value), a.c.replayFor(value), a.c.retain.completed.Dedup)
+	if err != nil {
+		return Result[T]{Value: value, Replayed: replayed, Attempt: a.rec.Attempt}, err
+	}
+	return resultOf(value, replayed, &rec), nil
+}
+
+// replayFor is how long a result is kept. One without a body is replayed as long
+// as the key is known (R22).
+func (c *call) replayFor(v any) time.Duration {
+	if _, none := v.(struct{}); none {
+		return c.retain.completed.Dedup
+	}
+	return c.retain.completed.Replay
+}
+
+func resultOf[T any](value T, replayed bool, rec *backend.Record) Result[T] {
+	return Result[T]{
+		Value: value, Replayed: replayed, Attempt: rec.Attempt,
+		CompletedAt: rec.CompletedAt, ReplayUntil: rec.ReplayUntil, KnownUntil: rec.KnownUntil,
+	}
+}
+
+// replay answers from a settled record.
+func replay[T any](c *call, g *grant) (Result[T], error) {
+	var value T
+	if err := c.s.decodeOutcome(c.scope, &g.rec, &value); err != nil {
+		var none T // a decoder may have filled in half of the value
+		return resultOf(none, true, &g.rec), err
+	}
+	return resultOf(value, true, &g.rec), nil
+}
+
+// reserve is the reserver of lease mode.
+func (c *call) reserve(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
+	sent := now()
+	res, err := c.s.b.Reserve(ctx, *r)
+	if err != nil {
+		if !isDefinite(err) {
+			// Nobody knows whether the key was granted. It is given back, because fn
+			// was not started and will not be (R10).
+			c.withdraw(ctx, r.Ref)
+		}
+		return res, c.reserveError(ctx, err)
+	}
+	if res.Outcome == backend.Acquired && leaseOver(sent, c.o.lease) {
+		// Granted too late: by the holder's clock the lease is over already, and
+		// somebody else may be about to take the key over.
+		c.withdraw(ctx, r.Ref)
+		return res, &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "the key was granted too late to be used; nothing was run"}
+	}
+	return res, nil
+}
+
+// withdraw releases a key whose operation was not started, on a context of its
+// own. It may fail: then the lease runs out.
+func (c *call) withdraw(ctx context.Context, ref backend.Ref) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawIn)
+	defer cancel()
+	begun := now()
+	err := c.s.b.Release(ctx, ref)
+	c.s.waiting.wake(c.id)
+	c.event(ctx, Event{Phase: PhaseRelease, Outcome: okOr(err), Duration: now().Sub(begun), Err: err})
+}
+
+func okOr(err error) string {
+	if err != nil {
+		return OutcomeError
+	}
+	return OutcomeOK
+}
+
+// running is an attempt that owns its key under a lease.
+type running struct {
+	c        *call
+	ctx      context.Context // of the operation
+	detached context.Context // of the bookkeeping
+	ref      backend.Ref
+	rec      *backend.Record
+	lease    *lease
+	cancel   context.CancelCauseFunc
+}
+
+// start begins an attempt: its context, its lease.
+func (c *call) start(ctx context.Context, g *grant) *running {
+	inner, cancel := context.WithCancelCause(ctx)
+	a := &running{c: c, ref: g.rec.Ref, rec: &g.rec, detached: context.WithoutCancel(ctx), cancel: cancel}
+	a.lease = startLease(ctx, c, a.ref, g.sent, cancel)
+	a.ctx = c.enter(inner, false, c.attempt(a.rec, a.lease))
+	if g.rec.TookOver {
+		c.event(ctx, Event{Phase: PhaseTakeOver, Outcome: OutcomeOK, Attempt: g.rec.Attempt})
+	}
+	return a
+}
+
+// end stops what belongs to the attempt and wakes who waits for its key.
+func (a *running) end() {
+	a.lease.stop()
+	a.cancel(nil)
+	a.c.s.waiting.wake(a.c.id)
+}
+
+// run calls fn on this goroutine. A panic or Goexit goes on up as it came: there
+// is no recover here, only a deferred look at whether fn returned, which sees
+// both.
+func run[T any](a *running, fn func(context.Context) (T, error)) (value T, err error) {
+	begun := now()
+	returned := false
+	defer func() {
+		if !returned {
+			a.abort()
+		}
+		a.c.event(a.ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: err})
+	}()
+	value, err = fn(a.ctx)
+	returned = true
+	return value, err
+}
+
+// abort settles an attempt whose operation ended in a panic or Goexit: nobody
+// knows how far it came. Under Rerun it may run again at once, and waiting a whole
+// lease would add nothing; under the stricter policies the key turns uncertain.
+func (a *running) abort() {
+	if a.lease.isLost() {
+		return
+	}
+	if a.c.policy() == Rerun && a.rec.OnAbandoned == Rerun {
+		a.release()
+		return
+	}
+	a.settle(backend.CompleteRequest{Ref: a.ref, State: backend.Uncertain})
+}
+
+// fail settles an attempt whose operation returned err, and returns the error for
+// the caller.
+func (a *running) fail(err error) error {
+	switch e := err.(type) {
+	case *permanentError:
+		f := e.failed()
+		rec, cerr := a.complete(backend.Failed, a.c.s.encodeFailure(a.c.id, f), a.c.retain.failed.Dedup, a.c.retain.failed.Dedup)
+		if cerr != nil {
+			return cerr
+		}
+		// The answer is read back from the stored form, so that this call and every
+		// replay get an equal error, cut text included.
+		return a.c.s.decodeOutcome(a.c.scope, &rec, new(struct{}))
+	case *uncertainError:
+		if _, cerr := a.settle(backend.CompleteRequest{Ref: a.ref, State: backend.Uncertain}); cerr != nil {
+			return cerr
+		}
+		return &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: e}
+	}
+	if a.lease.isLost() {
+		// Nothing is released: the key may be somebody else's by now, and the policy
+		// for abandoned attempts decides.
+		if errors.Is(err, context.Canceled) && errors.Is(context.Cause(a.ctx), ErrLeaseLost) {
+			return &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "the operation was cancelled", cause: err}
+		}
+		return err
+	}
+	a.release()
+	return err
+}
+
+// complete stores a settled outcome.
+func (a *running) complete(state State, body []byte, replay, dedup time.Duration) (backend.Record, error) {
+	return a.settle(backend.CompleteRequest{Ref: a.ref, State: state, Body: body, ReplayFor: replay, KnownFor: dedup})
+}
+
+// settle stores an outcome, on a context detached from the caller's, and does not
+// give up while the lease lasts, up to recordFor: the work is done, and only the
+// record is missing. The lease is renewed meanwhile.
+func (a *running) settle(r backend.CompleteRequest) (backend.Record, error) {
+	begun := now()
+	var rec backend.Record
+	err := a.persist(func(ctx context.Context) (err error) {
+		rec, err = a.c.s.b.Complete(ctx, r)
+		return err
+	})
+	outcome := OutcomeOK
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrLeaseLost):
+		outcome = OutcomeLost
+		err = &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "the operation ended, but the key had passed to another attempt; its outcome was not recorded"}
+	default:
+		outcome = OutcomeUnknown
+		err = &callError{sentinel: ErrOutcomeUnknown, scope: a.c.scope, reason: "the operation was run, its outcome may not be recorded; ask again with the same key", cause: err}
+	}
+	a.c.event(a.detached, Event{Phase: PhaseComplete, Outcome: outcome, Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: err})
+	return rec, err
+}
+
+// release gives the key back after the operation failed for now. The caller gets
+// the operation's error whatever happens here; a release that fails lets the lease
+// run out.
+func (a *running) release() {
+	begun := now()
+	err := a.persist(func(ctx context.Context) error { return a.c.s.b.Release(ctx, a.ref) })
+	a.c.event(a.detached, Event{Phase: PhaseRelease, Outcome: okOr(err), Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: err})
+}
+
+// persist sends a move until it succeeds, is refused for certain, or the time for
+// it is over: the smaller of the lease left and recordFor. A lost lease leaves time
+// for one try, because nobody may have taken the key over yet (R12).
+func (a *running) persist(move func(context.Context) error) error {
+	limit := min(a.lease.left(), recordFor)
+	if limit <= 0 {
+		limit = min(a.lease.ttl, recordFor)
+	}
+	ctx, cancel := context.WithTimeout(a.detached, limit)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		err := move(ctx)
+		if err == nil || isDefinite(err) || a.lease.isLost() {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package idem
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/expiry"
+)
+
+// State is what a record says about its key.
+type State = backend.State
+
+// The states of a record.
+const (
+	StateInFlight  = backend.InFlight
+	StateCompleted = backend.Completed
+	StateFailed    = backend.Failed
+	StateUncertain = backend.Uncertain
+	StateOpen      = backend.Open
+)
+
+// Abandoned says what happens to an attempt whose lease ran out without an
+// outcome, after a crash as a rule.
+type Abandoned = backend.Abandoned
+
+// The policies for abandoned attempts. They are stored with the reservation, and
+// the stricter of the stored and the caller's wins. Asking the world first is
+// [RecoverWith].
+const (
+	// Rerun lets the next caller run the operation again. It is the default.
+	Rerun = backend.Rerun
+	// Hold turns the key uncertain: nothing runs until Store.Resolve.
+	Hold = backend.Hold
+)
+
+// Defaults of [Options].
+const (
+	DefaultLeaseTTL = 30 * time.Second
+	DefaultReplay   = 24 * time.Hour
+	DefaultDedup    = 7 * 24 * time.Hour
+)
+
+// minLease keeps a lease well above the time that one move takes, so that a
+// renewal at a third of it has a chance.
+const minLease = 10 * time.Millisecond
+
+// Options change how a Store works. The zero value is the default; a nil
+// *Options means the same.
+type Options struct {
+	// Retention says how long a settled key is remembered, by scope and outcome:
+	// StateCompleted, StateFailed, or StateInFlight for an abandoned attempt under
+	// Rerun, whose Dedup counts from the end of its lease. It must be fast and is
+	// called before fn runs. Nil means DefaultReplay and DefaultDedup. Failures
+	// are replayed for the whole dedup window whatever Replay says.
+	Retention func(scope Scope, outcome State) expiry.Retention
+	// Codec turns results into bytes and back; nil means JSON().
+	Codec Codec
+	// Observer is told what happens; nil means nobody is.
+	Observer Observer
+	// LeaseTTL is how long an attempt stays in flight without a renewal; zero
+	// means DefaultLeaseTTL. It is also how long a crash blocks a key.
+	LeaseTTL time.Duration
+	// Wait is how long a call waits for another attempt on its key before it fails
+	// with ErrInFlight; zero means not at all.
+	Wait time.Duration
+	// OnAbandoned is Rerun or Hold; zero means Rerun.
+	OnAbandoned Abandoned
+	// Require is the least that the store must give; New fails otherwise.
+	Require backend.Guarantees
+}
+
+// complete fills in the defaults and refuses what makes no sense.
+func (o *Options) complete() error {
+	if o.Retention == nil {
+		o.Retention = func(Scope, State) expiry.Retention {
+			return expiry.Retention{Replay: DefaultReplay, Dedup: DefaultDedup}
+		}
+	}
+	if o.Codec == nil {
+		o.Codec = JSON()
+	}
+	if n := len(o.Codec.Name()); n == 0 || n > 255 {
+		return fmt.Errorf("%w: a codec name of %d bytes; it needs 1 to 255", ErrInvalidOption, n)
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.OnAbandoned == 0 {
+		o.OnAbandoned = Rerun
+	}
+	return checkTimes(o.LeaseTTL, o.Wait, o.OnAbandoned)
+}
+
+func checkTimes(lease, wait time.Duration, policy Abandoned) error {
+	switch {
+	case lease < minLease:
+		return fmt.Errorf("%w: a lease of %v; it must be at least %v", ErrInvalidOption, lease, minLease)
+	case wait < 0:
+		return fmt.Errorf("%w: a wait of %v; zero means not to wait", ErrInvalidOption, wait)
+	case policy != Rerun && policy != Hold:
+		return fmt.Errorf("%w: %v; OnAbandoned takes Rerun or Hold, and RecoverWith asks first", ErrInvalidOption, policy)
+	}
+	return nil
+}
+
+// callOptions are the settings of one call.
+type callOptions struct {
+	lease, wait time.Duration
+	policy      Abandoned
+	find        func(context.Context) (any, bool, error)
+	finds       reflect.Type
+	parallel    int
+}
+
+// A TxOption changes one call in any mode, transactions included.
+type TxOption interface {
+	CallOption
+	applyTx(*callOptions)
+}
+
+// A CallOption changes one call of Execute, ExecuteThenTx or ExecuteAll.
+type CallOption interface {
+	AllOption
+	applyCall(*callOptions)
+}
+
+// An AllOption changes one call of ExecuteAll.
+type AllOption interface{ applyAll(*callOptions) }
+
+type txOption func(*callOptions)
+
+func (f txOption) applyTx(o *callOptions)   { f(o) }
+func (f txOption) applyCall(o *callOptions) { f(o) }
+func (f txOption) applyAll(o *callOptions)  { f(o) }
+
+type callOption func(*callOptions)
+
+func (f callOption) applyCall(o *callOptions) { f(o) }
+func (f callOption) applyAll(o *callOptions)  { f(o) }
+
+type allOption func(*callOptions)
+
+func (f allOption) applyAll(o *callOptions) { f(o) }
+
+// Wait sets how long the call waits for another attempt on its key before it
+// fails with ErrInFlight. Zero means not at all.
+func Wait(max time.Duration) TxOption {
+	return txOption(func(o *callOptions) { o.wait = max })
+}
+
+// LeaseTTL sets the length of the lease, at least 10 ms.
+func LeaseTTL(d time.Duration) CallOption {
+	return callOption(func(o *callOptions) { o.lease = d })
+}
+
+// OnAbandoned sets the policy for an abandoned attempt: Rerun or Hold.
+func OnAbandoned(p Abandoned) CallOption {
+	return callOption(func(o *callOptions) { o.policy = p })
+}
+
+// RecoverWith gives the call a way to find out whether an abandoned attempt took
+// effect. Before such a key is taken over, find is called, without a lease, on
+// the context of the call; several callers may ask at once, one of them goes on.
+// applied with a value completes the key with that value and fn does not run; not
+// applied runs fn. An error leaves the key as it was and is returned.
+//
+// T must be the result type of the call, which is checked before anything is
+// reserved.
+func RecoverWith[T any](find func(context.Context) (v T, applied bool, err error)) CallOption {
+	return callOption(func(o *callOptions) {
+		o.finds = typeOf[T]()
+		o.find = nil
+		if find != nil {
+			o.find = func(ctx context.Context) (any, bool, error) { return find(ctx) }
+		}
+	})
+}
+
+// Parallel sets how many items ExecuteAll runs at the same time; the default is
+// GOMAXPROCS.
+func Parallel(n int) AllOption {
+	return allOption(func(o *callOptions) { o.parallel = n })
+}
+
+func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
