@@ -74,7 +74,7 @@ func frameFrom(ctx context.Context) *frame {
 }
 
 // fnContext is the context of a running operation: its parent with a frame on
-// top. It answers the one Value itself and costs one allocation.
+// top, and answers for that one Value itself.
 type fnContext struct {
 	context.Context
 	frame frame
@@ -88,8 +88,8 @@ func (c *fnContext) Value(key any) any {
 }
 
 // enter returns ctx as the operation of c sees it.
-func (c *call) enter(ctx context.Context, tx bool, a *Attempt) context.Context {
-	return &fnContext{Context: ctx, frame: frame{parent: frameFrom(ctx), b: c.s.b, id: c.id, tx: tx, attempt: a}}
+func (c *call) enter(ctx context.Context, tx bool, a *Attempt) fnContext {
+	return fnContext{Context: ctx, frame: frame{parent: frameFrom(ctx), b: c.s.b, id: c.id, tx: tx, attempt: a}}
 }
 
 // checkNesting refuses what would wait for itself (R26): the same key anywhere

@@ -110,23 +110,26 @@ func okOr(err error) string {
 	return OutcomeOK
 }
 
-// running is an attempt that owns its key under a lease.
+// running is an attempt that owns its key under a lease. All that belongs to it
+// is one allocation.
 type running struct {
 	c        *call
-	ctx      context.Context // of the operation
-	detached context.Context // of the bookkeeping
 	ref      backend.Ref
 	rec      *backend.Record
-	lease    *lease
-	cancel   context.CancelCauseFunc
+	detached context.Context // of the bookkeeping
+	ctx      fnContext       // of the operation
+	lease    lease
+	attempt  Attempt
 }
 
 // start begins an attempt: its context, its lease.
 func (c *call) start(ctx context.Context, g *grant) *running {
 	inner, cancel := context.WithCancelCause(ctx)
-	a := &running{c: c, ref: g.rec.Ref, rec: &g.rec, detached: context.WithoutCancel(ctx), cancel: cancel}
-	a.lease = startLease(ctx, c, a.ref, g.sent, cancel)
-	a.ctx = c.enter(inner, false, c.attempt(a.rec, a.lease))
+	a := &running{c: c, ref: g.rec.Ref, rec: &g.rec, detached: context.WithoutCancel(ctx)}
+	a.lease = lease{c: c, ref: a.ref, ttl: c.o.lease, ctx: a.detached, cancel: cancel}
+	a.attempt = c.attempt(a.rec, &a.lease)
+	a.ctx = c.enter(inner, false, &a.attempt)
+	a.lease.start(g.sent)
 	if g.rec.TookOver {
 		c.event(ctx, Event{Phase: PhaseTakeOver, Outcome: OutcomeOK, Attempt: g.rec.Attempt})
 	}
@@ -136,7 +139,7 @@ func (c *call) start(ctx context.Context, g *grant) *running {
 // end stops what belongs to the attempt and wakes who waits for its key.
 func (a *running) end() {
 	a.lease.stop()
-	a.cancel(nil)
+	a.lease.cancel(nil)
 	a.c.s.waiting.wake(a.c.id)
 }
 
@@ -150,9 +153,9 @@ func run[T any](a *running, fn func(context.Context) (T, error)) (value T, err e
 		if !returned {
 			a.abort()
 		}
-		a.c.event(a.ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: err})
+		a.c.event(&a.ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: err})
 	}()
-	value, err = fn(a.ctx)
+	value, err = fn(&a.ctx)
 	returned = true
 	return value, err
 }
@@ -193,7 +196,7 @@ func (a *running) fail(err error) error {
 	if a.lease.isLost() {
 		// Nothing is released: the key may be somebody else's by now, and the policy
 		// for abandoned attempts decides.
-		if errors.Is(err, context.Canceled) && errors.Is(context.Cause(a.ctx), ErrLeaseLost) {
+		if errors.Is(err, context.Canceled) && errors.Is(context.Cause(&a.ctx), ErrLeaseLost) {
 			return &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "the operation was cancelled", cause: err}
 		}
 		return err

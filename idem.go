@@ -175,7 +175,7 @@ func Execute[T any](ctx context.Context, s *Store, scope Scope, key Key, hash Fi
 	}
 	ctx, done := c.observe(ctx)
 	res, err := execute(ctx, c, fn)
-	done(outcomeOf(res.Replayed, err), res.Attempt, err)
+	done(res.Replayed, res.Attempt, err)
 	return res, err
 }
 

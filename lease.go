@@ -23,8 +23,8 @@ type lease struct {
 	c      *call
 	ref    backend.Ref
 	ttl    time.Duration
-	ctx    context.Context // detached from the caller's, for renewals
-	cancel context.CancelCauseFunc
+	ctx    context.Context         // detached from the caller's, for renewals
+	cancel context.CancelCauseFunc // called with ErrLeaseLost when the lease is lost
 
 	mu      sync.Mutex
 	sent    time.Time // when the last granted request was sent
@@ -35,14 +35,12 @@ type lease struct {
 	idle    chan struct{}      // closed when that renewal has ended
 }
 
-// startLease takes up a lease that was granted to a request sent at sent.
-// cancel is called with ErrLeaseLost when it is lost.
-func startLease(ctx context.Context, c *call, ref backend.Ref, sent time.Time, cancel context.CancelCauseFunc) *lease {
-	l := &lease{c: c, ref: ref, ttl: c.o.lease, ctx: context.WithoutCancel(ctx), cancel: cancel, sent: sent}
+// start takes up a lease that was granted to a request sent at sent.
+func (l *lease) start(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.sent = sent
 	l.timer = time.AfterFunc(l.ttl/3-elapsed(sent), l.tick)
-	return l
 }
 
 // margin is what a holder leaves unused at the end of a lease: a tenth, at most a

@@ -80,15 +80,15 @@ func outcomeOf(replayed bool, err error) string {
 }
 
 // observe begins the observation of a call; the returned function ends it.
-func (c *call) observe(ctx context.Context) (context.Context, func(outcome string, attempt int, err error)) {
+func (c *call) observe(ctx context.Context) (context.Context, func(replayed bool, attempt int, err error)) {
 	o := c.s.o.Observer
 	if o == nil {
-		return ctx, func(string, int, error) {}
+		return ctx, func(bool, int, error) {}
 	}
 	ctx = o.Start(ctx, c.scope)
 	begun := now()
-	return ctx, func(outcome string, attempt int, err error) {
-		c.event(ctx, Event{Phase: PhaseCall, Outcome: outcome, Attempt: attempt, Duration: now().Sub(begun), Err: err})
+	return ctx, func(replayed bool, attempt int, err error) {
+		c.event(ctx, Event{Phase: PhaseCall, Outcome: outcomeOf(replayed, err), Attempt: attempt, Duration: now().Sub(begun), Err: err})
 	}
 }
 

@@ -80,7 +80,7 @@ func ExecuteThenTx[C, T, Tx any](ctx context.Context, s *TxStore[Tx], scope Scop
 	}
 	ctx, done := c.observe(ctx)
 	res, err := thenTx(ctx, c, s.tx, call, record)
-	done(outcomeOf(res.Replayed, err), res.Attempt, err)
+	done(res.Replayed, res.Attempt, err)
 	return res, err
 }
 
@@ -104,7 +104,7 @@ func thenTx[C, T, Tx any](ctx context.Context, c *call, b backend.Transactional[
 	if err != nil {
 		return Result[T]{Attempt: g.rec.Attempt}, a.fail(err)
 	}
-	w := &txWork[T, Tx]{c: c, fn: func(ctx context.Context, tx Tx) (T, error) { return record(ctx, tx, called) }, attempt: c.attempt(&g.rec, a.lease)}
+	w := &txWork[T, Tx]{c: c, fn: func(ctx context.Context, tx Tx) (T, error) { return record(ctx, tx, called) }, attempt: &a.attempt}
 	rec, err := finishTx(a, b, w)
 	if err != nil {
 		return Result[T]{Value: w.value, Attempt: g.rec.Attempt}, err
@@ -126,27 +126,27 @@ func finishTx[T, Tx any](a *running, b backend.Transactional[Tx], w *txWork[T, T
 	// lease is lost, and by nothing of the caller's.
 	ctx, cancel := context.WithCancelCause(a.detached)
 	defer cancel(nil)
-	stop := context.AfterFunc(a.ctx, func() {
-		if errors.Is(context.Cause(a.ctx), ErrLeaseLost) {
+	stop := context.AfterFunc(&a.ctx, func() {
+		if errors.Is(context.Cause(&a.ctx), ErrLeaseLost) {
 			cancel(ErrLeaseLost)
 		}
 	})
 	defer stop()
+	var own *workError
 	err = a.persist(func(limited context.Context) error {
 		// The time limit of persist bounds the tries, not a transaction under way.
 		if limited.Err() != nil {
 			return limited.Err()
 		}
+		var err error
 		rec, err = b.Finish(ctx, a.ref, w.run)
-		var own *workError
 		if errors.As(err, &own) {
-			return nil
+			return nil // record's own error: no further try
 		}
 		return err
 	})
-	var own *workError
 	switch {
-	case errors.As(err, &own):
+	case own != nil:
 		return rec, a.fail(own.err)
 	case err == nil && w.uncertain != nil:
 		return rec, &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: w.uncertain}
@@ -205,7 +205,7 @@ func inTx[T, Tx any](ctx context.Context, c *call, fn func(context.Context, Tx) 
 	default:
 		res = resultOf(w.value, false, &g.rec)
 	}
-	done(outcomeOf(res.Replayed, err), res.Attempt, err)
+	done(res.Replayed, res.Attempt, err)
 	return res, err
 }
 
@@ -252,11 +252,13 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 	w.value, w.failed, w.uncertain, w.number = none, nil, nil, res.Record.Attempt
 	attempt := w.attempt
 	if attempt == nil {
-		attempt = c.attempt(&res.Record, nil)
+		made := c.attempt(&res.Record, nil)
+		attempt = &made
 	}
 	begun := now()
 	w.running = true
-	value, err := w.fn(c.enter(ctx, true, attempt), tx)
+	inner := c.enter(ctx, true, attempt)
+	value, err := w.fn(&inner, tx)
 	w.running = false
 	c.event(ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: w.number, Duration: now().Sub(begun), Err: err})
 	switch e := err.(type) {
@@ -279,6 +281,6 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 }
 
 // attempt is what the operation sees of its reservation.
-func (c *call) attempt(rec *backend.Record, l *lease) *Attempt {
-	return &Attempt{Scope: c.scope, Key: Key(c.id.Key), Number: rec.Attempt, Fence: rec.Fence, TookOver: rec.TookOver, lease: l}
+func (c *call) attempt(rec *backend.Record, l *lease) Attempt {
+	return Attempt{Scope: c.scope, Key: Key(c.id.Key), Number: rec.Attempt, Fence: rec.Fence, TookOver: rec.TookOver, lease: l}
 }

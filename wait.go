@@ -82,8 +82,8 @@ type waiting struct {
 	look time.Duration
 }
 
-func newWaiting(w *waiters, id backend.ID, max time.Duration) *waiting {
-	x := &waiting{w: w, id: id, look: firstLook}
+func newWaiting(w *waiters, id backend.ID, max time.Duration) waiting {
+	x := waiting{w: w, id: id, look: firstLook}
 	if max > 0 {
 		x.end = now().Add(max)
 	}

@@ -112,8 +112,11 @@ type Record struct {
 	Holder      Holder // of the current or last attempt; cleared by completion
 	// Body is the stored result, opaque to a backend, which treats nil and empty
 	// alike: a completed record without a body is completed all the same. Past
-	// ReplayUntil it is nil.
+	// ReplayUntil it is nil, and a reader sees BodyExpired.
 	Body []byte
+	// BodyExpired is set by At on what a reader sees: the replay window is over.
+	// It is not stored.
+	BodyExpired bool
 	// Evidence is what a person gave as the reason of a Resolve.
 	Evidence string
 
@@ -156,7 +159,7 @@ func (r Record) At(now time.Time) Record {
 		return Record{}
 	}
 	if !r.ReplayUntil.IsZero() && !now.Before(r.ReplayUntil) {
-		r.Body = nil
+		r.Body, r.BodyExpired = nil, true
 	}
 	return r
 }
