@@ -1,0 +1,114 @@
+package bolt
+
+import (
+	"context"
+	"time"
+
+	"github.com/goidem/idem/backend"
+)
+
+// change is one durable step of one held key: what the disk and then the memory
+// are to become.
+type change struct {
+	k    held
+	next backend.Record // zero: the record goes
+	old  place          // where the disk has the current one
+	gen  generation     // of next, if it is settled
+	row  []byte         // stored form of next
+	at   place          // where write has put it
+}
+
+// newChange prepares a change: the encoding is the caller's work, not the
+// writer's.
+func newChange(k held, next backend.Record, old place, now time.Time) *change {
+	c := &change{k: k, next: next, old: old}
+	switch {
+	case settled(next.State):
+		c.gen = generationFor(now, next.KnownUntil)
+		c.row = appendRow(nil, k.e.hash, &next)
+	case next.State != 0:
+		c.row = backend.AppendRecord(nil, &next)
+	}
+	return c
+}
+
+// write puts the change into a transaction. It may run again after a roll-back.
+func (c *change) write(r *rows) error {
+	id, hash := c.k.e.id, c.k.e.hash
+	c.at = 0
+	if c.old == inPending && (settled(c.next.State) || c.next.State == 0) {
+		if err := r.deletePending(id); err != nil {
+			return err
+		}
+	}
+	if c.old != 0 && c.old != inPending {
+		// An expired record whose generation has not been dropped yet: no key has
+		// two rows.
+		if g, ok := c.k.s.gens.at(c.old.slot()); ok {
+			if err := r.deleteSettled(g, hash, c.old.seq()); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case c.next.State == 0:
+		r.wrote = true
+		return nil
+	case !settled(c.next.State):
+		c.at = inPending
+		return r.putPending(id, c.row)
+	}
+	seq, err := r.appendSettled(c.gen, c.row)
+	if err != nil {
+		return err
+	}
+	slot, err := c.k.s.gens.slot(c.gen)
+	if err != nil {
+		return err
+	}
+	c.at = placeAt(slot, seq)
+	return nil
+}
+
+// applied brings the memory to where the disk is after the commit. The shard's
+// lock is held.
+func (c *change) applied() {
+	sh, e := c.k.sh, c.k.e
+	if c.old != c.at {
+		if c.old != 0 {
+			sh.index.remove(e.hash, c.old)
+		}
+		if c.at != 0 {
+			sh.index.add(e.hash, c.at)
+		}
+	}
+	e.rec, e.known, e.at = backend.Record{}, false, 0
+	if c.next.State == backend.InFlight {
+		e.rec, e.known, e.at = c.next, true, c.at
+	}
+}
+
+// done is the end of a change: memory follows the disk, and the key is free.
+func (c *change) done(committed bool) {
+	c.k.sh.mu.Lock()
+	if committed {
+		c.applied()
+	}
+	c.k.sh.release(c.k.e)
+	c.k.sh.mu.Unlock()
+}
+
+// store makes next the record of the held key, durably, and gives the key back.
+func (k held) store(ctx context.Context, next backend.Record, old place) error {
+	c := newChange(k, next, old, k.s.now())
+	o := &op{write: c.write, done: c.done}
+	if err := k.s.writer.submit(o); err != nil {
+		k.release()
+		return err
+	}
+	withdrawn, err := k.s.writer.await(ctx, o)
+	if withdrawn {
+		k.release()
+	}
+	return err
+}

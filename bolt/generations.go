@@ -1,0 +1,107 @@
+package bolt
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// generations numbers the live generations, so that the index needs two bytes
+// for one. Readers take no lock.
+type generations struct {
+	names atomic.Pointer[[]*generation] // by slot; nil: free, or dropped and not yet forgotten
+
+	mu    sync.Mutex
+	slots map[generation]uint16
+	free  []uint16
+}
+
+// slot returns the slot of g, given now if it has none.
+func (t *generations) slot(g generation) (uint16, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slot, ok := t.slots[g]; ok {
+		return slot, nil
+	}
+	var names []*generation
+	if old := t.names.Load(); old != nil {
+		names = append(names, *old...)
+	}
+	var slot uint16
+	switch {
+	case len(t.free) > 0:
+		slot = t.free[len(t.free)-1]
+		t.free = t.free[:len(t.free)-1]
+		names[slot] = &g
+	case len(names) >= maxSlots:
+		return 0, errTooManyGenerations
+	default:
+		slot = uint16(len(names))
+		names = append(names, &g)
+	}
+	if t.slots == nil {
+		t.slots = make(map[generation]uint16)
+	}
+	t.slots[g] = slot
+	t.names.Store(&names)
+	return slot, nil
+}
+
+// at returns the generation with this slot, if it is live.
+func (t *generations) at(slot uint16) (generation, bool) {
+	names := t.names.Load()
+	if names == nil || int(slot) >= len(*names) || (*names)[slot] == nil {
+		return generation{}, false
+	}
+	return *(*names)[slot], true
+}
+
+// due returns the live generations that are due at now.
+func (t *generations) due(now time.Time) []generation {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var found []generation
+	for g := range t.slots {
+		if g.due(now) {
+			found = append(found, g)
+		}
+	}
+	return found
+}
+
+// all returns the live generations.
+func (t *generations) all() []generation {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := make([]generation, 0, len(t.slots))
+	for g := range t.slots {
+		found = append(found, g)
+	}
+	return found
+}
+
+// kill takes g out of use: lookups treat its places as empty from now on. Its
+// slot is not given out again before release.
+func (t *generations) kill(g generation) (slot uint16, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slot, ok = t.slots[g]
+	if !ok {
+		return 0, false
+	}
+	delete(t.slots, g)
+	names := append([]*generation(nil), *t.names.Load()...)
+	names[slot] = nil
+	t.names.Store(&names)
+	return slot, true
+}
+
+// release makes the slots of dropped generations available again, once no place
+// in the index names them.
+func (t *generations) release(slots map[uint16]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for slot := range slots {
+		t.free = append(t.free, slot)
+	}
+}

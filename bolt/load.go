@@ -1,0 +1,260 @@
+package bolt
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/goidem/idem/backend"
+)
+
+// load fills the index in memory from the file.
+func (s *exclusive) load() error {
+	return s.view(func(r *rows) error {
+		if err := r.checkFormat(); err != nil {
+			return err
+		}
+		gens := r.generations()
+		total := uint64(0)
+		for _, g := range gens {
+			total += r.bucket(g, recordPrefix).Sequence()
+		}
+		for i := range s.shards {
+			s.shards[i].index.reserve(int(total / shards))
+		}
+		for _, g := range gens {
+			slot, err := s.gens.slot(g)
+			if err != nil {
+				return err
+			}
+			if err := s.loadGeneration(r, g, slot); err != nil {
+				return err
+			}
+		}
+		return s.loadPending(r)
+	})
+}
+
+// loadGeneration takes what the generation's index bucket has, and the rest from
+// the records themselves.
+func (s *exclusive) loadGeneration(r *rows, g generation, slot uint16) error {
+	indexed := uint64(0)
+	if x := r.bucket(g, indexPrefix); x != nil {
+		indexed = x.Sequence()
+		c := x.Cursor()
+		for k, _ := c.First(); k != nil; k, _ = c.Next() {
+			if len(k) != indexKeySize {
+				return fmt.Errorf("%w: an index entry of %d bytes", ErrDamaged, len(k))
+			}
+			hash := binary.BigEndian.Uint64(k)
+			s.shardOf(hash).index.add(hash, placeAt(slot, binary.BigEndian.Uint64(k[hashSize:])))
+		}
+	}
+	return r.tail(g, indexed, func(hash, seq uint64) error {
+		s.shardOf(hash).index.add(hash, placeAt(slot, seq))
+		return nil
+	})
+}
+
+// tail visits the records of a generation behind a sequence.
+func (r *rows) tail(g generation, after uint64, visit func(hash, seq uint64) error) error {
+	b := r.bucket(g, recordPrefix)
+	if b == nil || b.Sequence() <= after {
+		return nil
+	}
+	c := b.Cursor()
+	for k, v := c.Seek(seqKey(after + 1)); k != nil; k, v = c.Next() {
+		if len(k) != seqSize || len(v) < hashSize {
+			return fmt.Errorf("%w: a record of %d bytes under a key of %d", ErrDamaged, len(v), len(k))
+		}
+		if err := visit(binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *exclusive) loadPending(r *rows) error {
+	b, err := r.pending()
+	if err != nil {
+		return err
+	}
+	return b.ForEach(func(k, _ []byte) error {
+		sum := sha256.Sum256(k)
+		hash := binary.BigEndian.Uint64(sum[:hashSize])
+		s.shardOf(hash).index.add(hash, inPending)
+		return nil
+	})
+}
+
+// start readies a loaded store: fences above all that may ever have been given,
+// and the writer. It commits once.
+func (s *exclusive) start() error {
+	err := guarded(func() error {
+		return s.bolt().Update(func(tx *bbolt.Tx) error {
+			r, err := newRows(tx)
+			if err != nil {
+				return err
+			}
+			mark, err := r.metaNumber(metaFence)
+			if err != nil {
+				return err
+			}
+			s.fences.last.Store(mark)
+			s.fences.mark.Store(mark + fenceBlock)
+			return r.setMetaNumber(metaFence, mark+fenceBlock)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	go s.writer.run()
+	return nil
+}
+
+// The time that Close spends on bringing the index buckets up to date. Whoever
+// opens the file next does the rest.
+const indexBudget = time.Second
+
+// shutdown stops the store. See DB.Close.
+func (s *exclusive) shutdown(owned bool) error {
+	s.closed.Store(true)
+	s.writer.stop()
+	var err error
+	if !s.poisoned.Load() {
+		err = guarded(func() error { return s.settleDown(owned) })
+	}
+	if owned {
+		err = errors.Join(err, s.bolt().Close())
+	}
+	return err
+}
+
+// settleDown writes what memory alone has and what makes the next open cheap.
+func (s *exclusive) settleDown(owned bool) error {
+	db := s.bolt()
+	began := stopwatch()
+	err := db.Update(func(tx *bbolt.Tx) error {
+		r, err := newRows(tx)
+		if err != nil {
+			return err
+		}
+		s.settleEnded(r)
+		if err := s.saveInFlight(r); err != nil {
+			return err
+		}
+		// Fences that were reserved and not used are given back.
+		if err := r.setMetaNumber(metaFence, s.fences.last.Load()); err != nil {
+			return err
+		}
+		return s.saveIndex(r, began)
+	})
+	if err != nil || !owned {
+		return err
+	}
+	// With the free list in the file, a short-lived command opens it without
+	// walking all of it.
+	db.NoFreelistSync = false
+	return db.Update(func(tx *bbolt.Tx) error {
+		r, err := newRows(tx)
+		if err != nil {
+			return err
+		}
+		return r.setMetaNumber(metaFence, s.fences.last.Load())
+	})
+}
+
+// saveInFlight writes the attempts that are in memory only: closing the store
+// does not stop their work, so their leases must hold for the next opener.
+func (s *exclusive) saveInFlight(r *rows) error {
+	now := s.now()
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			if !e.known || e.rec.State != backend.InFlight || e.rec.Expired(now) {
+				continue
+			}
+			c := newChange(held{s, sh, e}, e.rec, e.at, now)
+			if err := c.write(r); err != nil {
+				sh.mu.Unlock()
+				return err
+			}
+			if e.at != c.at {
+				sh.index.add(e.hash, c.at)
+				e.at = c.at
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return nil
+}
+
+// saveIndex brings the index buckets up to date from memory, generation by
+// generation, until the budget is used up.
+func (s *exclusive) saveIndex(r *rows, began time.Time) error {
+	type tail struct {
+		g       generation
+		indexed uint64
+		entries []entryAt
+	}
+	tails := make(map[uint16]*tail)
+	for _, g := range s.gens.all() {
+		slot, err := s.gens.slot(g)
+		if err != nil {
+			return err
+		}
+		t := &tail{g: g}
+		if x := r.bucket(g, indexPrefix); x != nil {
+			t.indexed = x.Sequence()
+		}
+		tails[slot] = t
+	}
+	for i := range s.shards {
+		for _, e := range s.shards[i].index.slots {
+			if t := tails[e.at.slot()]; e.at != 0 && t != nil && e.at.seq() > t.indexed {
+				t.entries = append(t.entries, entryAt{e.hash, place(e.at.seq())})
+			}
+		}
+	}
+	for _, t := range tails {
+		if stopwatch().Sub(began) > indexBudget {
+			return nil
+		}
+		if err := r.extendIndex(t.g, t.entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extendIndex adds all that a generation's index bucket lacks. The places are
+// bare sequences.
+func (r *rows) extendIndex(g generation, entries []entryAt) error {
+	b := r.bucket(g, recordPrefix)
+	if b == nil {
+		return nil
+	}
+	x, err := r.top.CreateBucketIfNotExists(g.name(indexPrefix))
+	if err != nil {
+		return err
+	}
+	x.FillPercent = fill
+	r.wrote = true
+	// In order of the keys every page of the bucket is touched once.
+	slices.SortFunc(entries, func(a, b entryAt) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.at, b.at))
+	})
+	for _, e := range entries {
+		if err := x.Put(indexKey(e.hash, uint64(e.at)), nil); err != nil {
+			return err
+		}
+	}
+	return x.SetSequence(b.Sequence())
+}

@@ -1,0 +1,144 @@
+package bolt
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/goidem/idem/backend"
+)
+
+// initialMmap is how much address space the file gets at first: bbolt moves the
+// map when it is outgrown, and waits for every reader to do so.
+const initialMmap = 1 << 30
+
+// openExclusive opens the file for as long as the store lives.
+func openExclusive(path string, o *Options) (*DB, error) {
+	if err := ensureFile(path); err != nil {
+		return nil, fileError(path, err)
+	}
+	lock := locking{path: path, exclusive: true, wait: o.OpenTimeout}
+	db, err := openBolt(path, &bbolt.Options{
+		// A big free list, written with every commit, would make each of them several
+		// times slower for ever after a big removal.
+		NoFreelistSync:  true,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: initialMmap,
+		MaxSize:         o.MaxSize,
+		NoStatistics:    true,
+	}, &lock)
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	d, err := startExclusive(db, path, o)
+	if err != nil {
+		_ = guarded(db.Close)
+		return nil, fileError(path, err)
+	}
+	d.owned = true
+	return d, nil
+}
+
+// newShared builds a store on the caller's database.
+func newShared(db *bbolt.DB, o *Options) (*DB, error) {
+	path := db.Path()
+	switch {
+	case db.IsReadOnly():
+		return nil, fileError(path, ErrReadOnly)
+	case db.NoSync:
+		return nil, fileError(path, errNoSync)
+	}
+	err := guarded(func() error {
+		var have bool
+		if err := db.View(func(tx *bbolt.Tx) error {
+			have = tx.Bucket([]byte(topName)) != nil
+			return nil
+		}); err != nil || have {
+			return err
+		}
+		return db.Update(initialise)
+	})
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	d, err := startExclusive(db, path, o)
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	return d, nil
+}
+
+func startExclusive(db *bbolt.DB, path string, o *Options) (*DB, error) {
+	s := newExclusive(db, o.clock())
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	d := &DB{engine: s, excl: s, path: path}
+	d.found = inspect(path, db, false)
+	return d, nil
+}
+
+// openBolt opens a bbolt file that exists. The lock is taken and the file checked
+// before bbolt sees it.
+func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, err error) {
+	var file *os.File
+	o.Timeout = lock.wait
+	o.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		f, err := lock.open(name, flag&^os.O_CREATE, mode)
+		if err != nil {
+			return nil, err
+		}
+		if err := vet(f, lock.thorough); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		file = f
+		return f, nil
+	}
+	err = guarded(func() error {
+		db, err = bbolt.Open(path, 0o600, o)
+		return err
+	})
+	if err != nil {
+		if file != nil {
+			// bbolt closes the file when it fails, but not when it panics; the lock
+			// would stay for as long as the process lives.
+			_ = file.Close()
+		}
+		switch {
+		case errors.Is(err, bbolterrors.ErrTimeout):
+			err = lock.refused()
+		case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+			err = errors.Join(ErrDamaged, err)
+		}
+		return nil, err
+	}
+	return db, nil
+}
+
+// fileError says which file an error is about, once.
+func fileError(path string, err error) error {
+	var named *FileError
+	var locked *LockError
+	if errors.As(err, &named) || errors.As(err, &locked) {
+		return err
+	}
+	var op *fs.PathError
+	if errors.As(err, &op) && op.Path == path {
+		err = op.Err
+	}
+	return &FileError{Path: path, Err: err}
+}
+
+var errNoSync = errors.New("idem: the database was opened with NoSync; a store that loses what it acknowledged is none; open it without")
+
+// inspect finds out what the store gives.
+func inspect(path string, db *bbolt.DB, perCall bool) backend.Guarantees {
+	return backend.Guarantees{}
+}

@@ -1,0 +1,382 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// maxBatch bounds the members of one transaction, so that the first of them is
+// not kept waiting by an endless queue.
+const maxBatch = 1024
+
+// op is one member of a round of the writer. Either write or lent is set.
+type op struct {
+	// write puts the op's changes into the transaction, on the writer's goroutine.
+	// After a roll-back it runs again. Its error fails this op alone.
+	write func(*rows) error
+	// lent is work that runs inside the transaction on its caller's goroutine.
+	lent *lent
+	// done runs on the writer's goroutine once the op's fate is known, before
+	// anybody is answered: memory follows the disk in the order of the commits.
+	done func(committed bool)
+
+	state  atomic.Int32
+	result chan error // one answer, buffered
+
+	// The three below belong to the writer's goroutine.
+	ran  bool // its lent work has been in a transaction
+	gone bool // its caller has left, and nothing of it is in the transaction
+	over bool // it has been answered
+}
+
+// The states of an op. A caller may withdraw it until the writer has taken it.
+const (
+	opQueued = iota
+	opTaken
+	opWithdrawn
+)
+
+// writer commits together what concurrent callers have queued. It has no timer:
+// a lone caller is committed at once.
+type writer struct {
+	s *exclusive
+
+	mu      sync.Mutex
+	queue   []*op
+	closing bool
+
+	wake    chan struct{} // buffered; a token says: look at the queue
+	stopped chan struct{} // closed when the goroutine has ended
+
+	// The two below belong to the writer's goroutine.
+	lastCommit time.Duration
+	released   int // callers answered by the last commit and those that queued meanwhile
+}
+
+func newWriter(s *exclusive) *writer {
+	return &writer{s: s, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+}
+
+// submit queues o. After it returns nil, o.done is called exactly once, unless
+// the caller withdraws o.
+func (w *writer) submit(o *op) error {
+	o.result = make(chan error, 1)
+	w.mu.Lock()
+	if w.closing {
+		w.mu.Unlock()
+		return ErrClosed
+	}
+	w.queue = append(w.queue, o)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// withdraw takes o back. It fails if the writer has begun with it.
+func (w *writer) withdraw(o *op) bool { return o.state.CompareAndSwap(opQueued, opWithdrawn) }
+
+// await waits for the answer to a submitted op. If ctx ends first, the op is
+// withdrawn, and withdrawn is set: nothing has happened or will. If it is too
+// late for that, the outcome is unknown; o.done still runs.
+func (w *writer) await(ctx context.Context, o *op) (withdrawn bool, err error) {
+	select {
+	case err := <-o.result:
+		return false, err
+	case <-ctx.Done():
+	}
+	if w.withdraw(o) {
+		return true, context.Cause(ctx)
+	}
+	select {
+	case err := <-o.result:
+		return false, err
+	default:
+		return false, unknownCommit(context.Cause(ctx))
+	}
+}
+
+// do runs one write in the next round and waits for its commit.
+func (w *writer) do(ctx context.Context, write func(*rows) error) error {
+	o := &op{write: write}
+	if err := w.submit(o); err != nil {
+		return err
+	}
+	_, err := w.await(ctx, o)
+	return err
+}
+
+// stop lets the writer finish what is queued and waits for its end. Further
+// submissions fail.
+func (w *writer) stop() {
+	w.mu.Lock()
+	w.closing = true
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	<-w.stopped
+}
+
+// run is the writer's goroutine.
+func (w *writer) run() {
+	defer close(w.stopped)
+	for {
+		n, closing := w.queued()
+		if n == 0 {
+			if closing {
+				return
+			}
+			<-w.wake
+			continue
+		}
+		w.gather()
+		w.round()
+	}
+}
+
+func (w *writer) queued() (int, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queue), w.closing
+}
+
+// gather waits for the callers that the last commit has released to come back
+// with their next op. Without it the callers split into two halves that take
+// turns for ever, and every commit carries half of what it could. It waits for a
+// number, not for a time: never for a lone caller, and never longer than an
+// eighth of what a commit costs.
+func (w *writer) gather() {
+	if w.released <= 1 {
+		return
+	}
+	start, limit := stopwatch(), w.lastCommit/8
+	for {
+		if n, closing := w.queued(); n >= w.released || closing || stopwatch().Sub(start) > limit {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// take empties the queue into a batch.
+func (w *writer) take() []*op {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	batch := make([]*op, 0, min(len(w.queue), maxBatch))
+	used := 0
+	for _, o := range w.queue {
+		if len(batch) == maxBatch {
+			break
+		}
+		used++
+		if o.state.CompareAndSwap(opQueued, opTaken) {
+			batch = append(batch, o)
+		}
+	}
+	clear(w.queue[:used])
+	if w.queue = w.queue[used:]; len(w.queue) == 0 {
+		w.queue = nil
+	}
+	return batch
+}
+
+// round commits one batch. The batch is taken when bbolt's write lock is held:
+// until then its members may withdraw, and late ones may join.
+func (w *writer) round() {
+	var batch []*op
+	failed := w.try(func() []*op {
+		batch = w.take()
+		return batch
+	})
+	size := len(batch)
+	if failed != nil {
+		w.again(batch, failed)
+	}
+	n, _ := w.queued()
+	w.released = size + n
+}
+
+// again runs the members of a batch whose transaction was rolled back because one
+// of them failed. Plain writes go together; lent work goes alone from now on, so
+// that no work runs more than about twice however many of its neighbours fail.
+func (w *writer) again(batch []*op, failed *op) {
+	for failed != nil {
+		alone := failed.ran
+		if failed.over {
+			batch = without(batch, failed)
+		}
+		if alone {
+			var writes []*op
+			for _, o := range batch {
+				if o.lent == nil {
+					writes = append(writes, o)
+				}
+			}
+			w.settle(writes)
+			for _, o := range batch {
+				if o.lent != nil {
+					w.settle([]*op{o})
+				}
+			}
+			return
+		}
+		failed = w.try(func() []*op { return batch })
+	}
+}
+
+// settle runs a batch until everybody in it has been answered.
+func (w *writer) settle(batch []*op) {
+	if len(batch) > 0 {
+		if failed := w.try(func() []*op { return batch }); failed != nil {
+			w.again(batch, failed)
+		}
+	}
+}
+
+func without(ops []*op, gone *op) []*op {
+	kept := make([]*op, 0, len(ops))
+	for _, o := range ops {
+		if o != gone {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
+// try runs the batch in one transaction and answers its members. If one of them
+// fails, the transaction is rolled back and that member returned, alone answered.
+func (w *writer) try(take func() []*op) (failed *op) {
+	var (
+		batch    []*op
+		taken    bool
+		began    time.Time
+		txid     int
+		failure  error
+		onDisk   bool
+		poisoned = w.s.usable()
+	)
+	if poisoned != nil {
+		w.finish(take(), false, poisoned)
+		return nil
+	}
+	err := guarded(func() error {
+		return w.s.bolt().Update(func(tx *bbolt.Tx) error {
+			batch, taken = take(), true
+			r, err := newRows(tx)
+			if err != nil {
+				return err
+			}
+			// The first handler to run: whatever a later one does, the commit stands.
+			tx.OnCommit(func() { onDisk = true })
+			w.s.settleEnded(r)
+			txid = tx.ID()
+			for _, o := range batch {
+				if err := o.apply(r); err != nil {
+					failed, failure = o, err
+					return errAborted
+				}
+			}
+			if !r.wrote {
+				return errNothing
+			}
+			began = stopwatch()
+			return nil
+		})
+	})
+	if !taken {
+		batch = take()
+	}
+	switch {
+	case failed != nil:
+		if failed.over = !errors.Is(failure, errUndo); failed.over {
+			w.finish([]*op{failed}, false, failure)
+		}
+		return failed
+	case err == nil:
+		w.lastCommit = stopwatch().Sub(began)
+		w.finish(batch, true, nil)
+	case errors.Is(err, errNothing):
+		w.finish(batch, true, nil)
+	case onDisk:
+		// A commit handler that the user's work registered has panicked. What was
+		// committed stands; the callers whose work it may have been ask again.
+		w.finish(batch, true, unknownCommit(errHandlerPanicked))
+	case began.IsZero():
+		w.finish(batch, false, err)
+	default:
+		w.finish(batch, false, w.s.commitFailed(err, txid))
+	}
+	return nil
+}
+
+// apply runs the op inside the transaction of r.
+func (o *op) apply(r *rows) (err error) {
+	if o.lent == nil {
+		return guarded(func() error { return o.write(r) })
+	}
+	// A fault on a damaged page must be this op's error and not the end of the
+	// process; the user's own panic never comes through here.
+	err = o.lent.run(r.tx)
+	if errors.Is(err, errGone) {
+		// Its caller has left before its work touched this transaction: the others
+		// need not be rolled back for it.
+		o.gone = true
+		return nil
+	}
+	o.ran = true
+	if err != nil {
+		return err
+	}
+	return guarded(func() error { return o.lent.write(r) })
+}
+
+// finish tells everybody how it ended. Memory is brought up to date for the whole
+// batch before the first caller runs on. An error beside a commit is for those
+// whose work was in the transaction.
+func (w *writer) finish(batch []*op, committed bool, err error) {
+	for _, o := range batch {
+		if o.done != nil {
+			o.done(committed && !o.gone)
+		}
+	}
+	for _, o := range batch {
+		switch {
+		case o.gone:
+			o.result <- errGone
+		case committed && !o.ran:
+			o.result <- nil
+		default:
+			o.result <- err
+		}
+	}
+}
+
+// commitFailed decides what a failed commit means. bbolt writes the data pages,
+// syncs, writes the meta page, syncs: unless the new meta page can be seen, the
+// transaction has not happened. Lack of room is then a plain failure. Any other
+// error leaves open what a later sync would make of the pages that this one
+// could not write, so the handle is not trusted again.
+func (s *exclusive) commitFailed(err error, txid int) error {
+	visible := txid
+	if look := guarded(func() error {
+		return s.bolt().View(func(tx *bbolt.Tx) error {
+			visible = tx.ID()
+			return nil
+		})
+	}); look == nil && visible < txid && noRoom(err) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	s.poison()
+	return unknownCommit(err)
+}
