@@ -22,7 +22,7 @@ func bytesChecks() []check {
 		{"R27/StoredBytesAreCopied", ruleBytes, func(k *kit) {
 			b := k.open()
 			r := k.request(k.id())
-			fp := print("amount 100")
+			fp := digests("amount 100")
 			r.Fingerprint = bytes.Clone(fp)
 			_, err := b.Reserve(k.ctx, r)
 			k.check(err == nil, "Reserve: %v", err)
@@ -93,7 +93,7 @@ func bytesChecks() []check {
 			}
 			same("answer", "List")
 			mismatch := over(r, 0)
-			mismatch.Fingerprint = print("amount 999")
+			mismatch.Fingerprint = digests("amount 999")
 			res, err := b.Reserve(k.ctx, mismatch)
 			k.check(err == nil, "Reserve: %v", err)
 			dirty(res.Record)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"time"
 
 	"github.com/goidem/idem/backend"
 )
@@ -180,7 +179,7 @@ func concurrencyChecks() []check {
 			ends := make(map[grant]int) // completions of one fence
 			var failure string
 			hs := k.handles(4)
-			seed := uint64(time.Now().UnixNano())
+			seed := uint64(wallClock().UnixNano())
 			var wg sync.WaitGroup
 			for c := range callers {
 				rng := rand.New(rand.NewPCG(seed, uint64(c)))

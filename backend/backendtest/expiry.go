@@ -96,7 +96,7 @@ func windowChecks() []check {
 						k.check(!res.Now.Before(res.Record.ReplayUntil), "the answer does not show that the replay window is over")
 					}
 					other := over(r, 0)
-					other.Fingerprint = print("amount 999")
+					other.Fingerprint = digests("amount 999")
 					k.mismatch(other, "a record after its replay window")
 					for rec, err := range k.open().List(k.ctx, backend.Filter{}) {
 						k.check(err == nil && len(rec.Body) == 0, "List after the replay window: %v, body %s", err, quote(rec.Body))

@@ -26,7 +26,7 @@ func fingerprintChecks() []check {
 					was := s.make(k, r)
 					for _, fence := range []uint64{0, was.Fence} {
 						other := over(r, fence)
-						other.Fingerprint = print("amount 999")
+						other.Fingerprint = digests("amount 999")
 						k.mismatch(other, s.name)
 						k.unchanged(was, "a reserve with another fingerprint")
 						other.Fingerprint = nil
@@ -40,7 +40,7 @@ func fingerprintChecks() []check {
 			r := k.request(k.id())
 			secret := []byte("card 4111 1111 1111 1111")
 			k.finish(k.acquire(r).Ref, string(secret))
-			r.Owner, r.Fingerprint = token(), print("amount 999")
+			r.Owner, r.Fingerprint = token(), digests("amount 999")
 			res := k.reserve(r)
 			k.check(res.Outcome == backend.Mismatch, "another fingerprint was answered %v; want mismatch", res.Outcome)
 			k.check(!bytes.Contains(res.Record.Body, secret) && len(res.Record.Body) == 0, "the mismatch carries a body: %s", quote(res.Record.Body))
@@ -58,7 +58,7 @@ func fingerprintChecks() []check {
 					res := k.reserve(r)
 					k.check(res.Outcome == backend.Existing, "the same request over %s was answered %v; want existing", s.name, res.Outcome)
 					other := over(r, 0)
-					other.Fingerprint = print("amount 999")
+					other.Fingerprint = digests("amount 999")
 					k.mismatch(other, s.name)
 				})
 			}
@@ -69,7 +69,7 @@ func fingerprintChecks() []check {
 			k.acquire(r)
 			k.check(k.open().Renew(k.ctx, r.Ref, long) == nil, "Renew failed")
 			other := over(r, 0)
-			other.Fingerprint = print("amount 999")
+			other.Fingerprint = digests("amount 999")
 			k.mismatch(other, "a renewed attempt")
 		}},
 		{"R02/FingerprintSurvivesTakeOver", ruleStays, func(k *kit) {
@@ -79,7 +79,7 @@ func fingerprintChecks() []check {
 			rec := k.acquire(r)
 			k.check(bytes.Equal(rec.Fingerprint, r.Fingerprint), "after a takeover the record has the fingerprint %x", rec.Fingerprint)
 			other := over(r, 0)
-			other.Fingerprint = print("amount 999")
+			other.Fingerprint = digests("amount 999")
 			k.mismatch(other, "an attempt that took over")
 			k.finish(r.Ref, "x")
 			k.mismatch(other, "the completion of an attempt that took over")
@@ -90,7 +90,7 @@ func fingerprintChecks() []check {
 			was := k.abandon(r)
 			k.reserve(over(r, was.Fence))
 			other := over(r, 0)
-			other.Fingerprint = print("amount 999")
+			other.Fingerprint = digests("amount 999")
 			k.mismatch(other, "a held record")
 		}},
 		{"R02/ReleaseUnbindsTheFingerprint", ruleUnbinds, func(k *kit) {
@@ -98,7 +98,7 @@ func fingerprintChecks() []check {
 			open := k.opened(r)
 			k.check(len(open.Fingerprint) == 0, "an open record still has the fingerprint %x", open.Fingerprint)
 			r = over(r, open.Fence)
-			r.Fingerprint = print("amount 999")
+			r.Fingerprint = digests("amount 999")
 			rec := k.acquire(r)
 			k.check(bytes.Equal(rec.Fingerprint, r.Fingerprint), "the new attempt has the fingerprint %x; want its own", rec.Fingerprint)
 			k.release(r.Ref)
@@ -119,9 +119,9 @@ func fingerprintChecks() []check {
 					r.Owner = token()
 					res := k.reserve(r)
 					k.check(res.Outcome == backend.Existing, "a call without fingerprint over %s without one was answered %v; want existing", s.name, res.Outcome)
-					r.Fingerprint = print("amount 100")
+					r.Fingerprint = digests("amount 100")
 					k.mismatch(r, s.name+" without fingerprint")
-					r.Fingerprint, r.TakeOver = print("amount 100"), was.Fence
+					r.Fingerprint, r.TakeOver = digests("amount 100"), was.Fence
 					k.mismatch(r, s.name+" without fingerprint")
 					k.unchanged(was, "a mismatch")
 				})
@@ -130,7 +130,7 @@ func fingerprintChecks() []check {
 		{"R02/ExpiredRecordBindsNothing", "An expired record reads as absent at once, swept or not.", func(k *kit) {
 			r := k.request(k.id())
 			k.expired(r, "secret of another request")
-			r.Owner, r.Fingerprint = token(), print("amount 999")
+			r.Owner, r.Fingerprint = token(), digests("amount 999")
 			res := k.reserve(r)
 			k.check(res.Outcome == backend.Existing || res.Outcome == backend.Acquired, "over an expired record another fingerprint was answered %v", res.Outcome)
 			k.check(len(res.Record.Body) == 0, "the answer over an expired record carries its result: %s", quote(res.Record.Body))

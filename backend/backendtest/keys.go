@@ -162,7 +162,7 @@ func keyChecks() []check {
 				"unknown policy":   func(r *backend.ReserveRequest) { r.OnAbandoned = backend.Hold + 1 },
 				"raw fingerprint":  func(r *backend.ReserveRequest) { r.Fingerprint = make([]byte, 32) },
 				"long fingerprint": func(r *backend.ReserveRequest) { r.Fingerprint = make([]byte, 1024) },
-				"six digests":      func(r *backend.ReserveRequest) { r.Fingerprint = print("x", 1, 2, 3, 4, 5, 6) },
+				"six digests":      func(r *backend.ReserveRequest) { r.Fingerprint = digests("x", 1, 2, 3, 4, 5, 6) },
 				"NUL in host":      func(r *backend.ReserveRequest) { r.Holder.Host = "a\x00b" },
 				"broken host":      func(r *backend.ReserveRequest) { r.Holder.Host = "\xff" },
 				"long host":        func(r *backend.ReserveRequest) { r.Holder.Host = strings.Repeat("h", 256) },
@@ -176,7 +176,7 @@ func keyChecks() []check {
 			}
 			k.empty("after invalid requests")
 			longest := k.request(k.key("longest"))
-			longest.Fingerprint = print("x", 1, 2, 3, 4, 5)
+			longest.Fingerprint = digests("x", 1, 2, 3, 4, 5)
 			longest.Holder = backend.Holder{Host: strings.Repeat("h", 255), PID: 1 << 22, Started: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)}
 			k.unchanged(k.acquire(longest), "reading the longest request")
 			r := k.request(k.id())
@@ -210,7 +210,7 @@ func keyChecks() []check {
 				k.in(s, func(k *kit) {
 					r := k.request(k.id())
 					was := s.make(k, r)
-					r.Fingerprint, r.TTL = print("amount 999"), 0
+					r.Fingerprint, r.TTL = digests("amount 999"), 0
 					_, err := k.open().Reserve(k.ctx, r)
 					k.wants(err, backend.ErrInvalidRequest, "an invalid reserve over "+s.name)
 					k.unchanged(was, "an invalid reserve")

@@ -112,8 +112,8 @@ func token() (t [16]byte) {
 	return t
 }
 
-// print returns the stored form of a fingerprint: one digest for each version.
-func print(request string, versions ...byte) []byte {
+// digests returns the stored form of a fingerprint: one digest for each version.
+func digests(request string, versions ...byte) []byte {
 	if len(versions) == 0 {
 		versions = []byte{1}
 	}
@@ -129,7 +129,7 @@ func print(request string, versions ...byte) []byte {
 func (k *kit) request(id backend.ID) backend.ReserveRequest {
 	return backend.ReserveRequest{
 		Ref:         backend.Ref{ID: id, Owner: token()},
-		Fingerprint: print("amount 100"),
+		Fingerprint: digests("amount 100"),
 		TTL:         long,
 		KnownFor:    long,
 		OnAbandoned: backend.Rerun,

@@ -21,7 +21,7 @@ func versionChecks() []check {
 				k.planted = true
 				spoil(k, r.ID)
 				same, other := over(r, was.Fence), over(r, 0)
-				other.Fingerprint = print("amount 999")
+				other.Fingerprint = digests("amount 999")
 				for name, req := range map[string]backend.ReserveRequest{"a takeover": same, "another fingerprint": other, "a copy of the reserve": r} {
 					_, err := k.open().Reserve(k.ctx, req)
 					k.wants(err, want, name+" over "+s.name)
@@ -42,7 +42,7 @@ func versionChecks() []check {
 	}
 	return []check{
 		{"R28/FingerprintVersions", ruleVersions, func(k *kit) {
-			v := func(request string, versions ...byte) []byte { return print(request, versions...) }
+			v := func(request string, versions ...byte) []byte { return digests(request, versions...) }
 			mixed := func(parts ...[]byte) (b []byte) {
 				for _, p := range parts {
 					b = append(b, p...)
@@ -104,7 +104,7 @@ func versionChecks() []check {
 					r.OnAbandoned = backend.Hold
 					was := s.make(k, r)
 					next := over(r, was.Fence)
-					next.Fingerprint = print("amount 999")
+					next.Fingerprint = digests("amount 999")
 					k.mismatch(next, s.name)
 					k.unchanged(was, "a mismatch under Hold")
 				})
