@@ -1,0 +1,432 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goidem/idem/backend"
+)
+
+// TxHarness tells the suite how to reach one transactional store. The fields that
+// Harness has too mean the same.
+type TxHarness[Tx any] struct {
+	// Open returns a handle on the store; see Harness.
+	Open func(t testing.TB) backend.Transactional[Tx]
+	// Advance, Tick, Unit, MaxAdvance, Parallel, FenceOutlivesRecord, Put, Damage
+	// and Future are those of Harness.
+	Advance             func(d time.Duration)
+	Tick                time.Duration
+	Unit                time.Duration
+	MaxAdvance          time.Duration
+	Parallel            bool
+	FenceOutlivesRecord bool
+	Put                 func(t testing.TB, r backend.Record)
+	Damage              func(t testing.TB, id backend.ID)
+	Future              func(t testing.TB, id backend.ID)
+
+	// Effect does something inside tx that Count sees once tx is committed: it
+	// writes one more row under name, in a table without a unique constraint.
+	Effect func(t testing.TB, tx Tx, name string)
+	// Count returns how many effects with this name are committed. It does not use
+	// the store under test.
+	Count func(t testing.TB, name string) int
+
+	// InOwnTx runs do in a transaction of the caller: committed if do returns nil,
+	// rolled back and returned as it is otherwise. Without it Join is not checked.
+	InOwnTx func(t testing.TB, do func(tx Tx) error) error
+	// NoSavepoint says that Join cannot undo the effects of a Work that failed, and
+	// writes an uncertain record into the caller's transaction instead.
+	NoSavepoint bool
+	// EndEarly tries to commit the transaction that a Work was given, by whatever
+	// means Tx leaves open, and reports whether that worked. Without it the type
+	// must make it impossible.
+	EndEarly func(tx Tx) bool
+	// LoseCommit lets the store lose its answer to the next commit of Transact,
+	// after or before that commit took effect. The store stays reachable.
+	LoseCommit func(t testing.TB, applied bool)
+}
+
+// plain returns what Run needs.
+func (h *TxHarness[Tx]) plain() *Harness {
+	return &Harness{
+		Open:    func(t testing.TB) backend.Backend { return h.Open(t) },
+		Advance: h.Advance, Tick: h.Tick, Unit: h.Unit, MaxAdvance: h.MaxAdvance, Parallel: h.Parallel,
+		FenceOutlivesRecord: h.FenceOutlivesRecord, Put: h.Put, Damage: h.Damage, Future: h.Future,
+	}
+}
+
+// RunTx holds a transactional backend to every rule of the contract: those of Run
+// and those about effects that commit with their record.
+func RunTx[Tx any](t *testing.T, fresh func(t testing.TB) *TxHarness[Tx]) {
+	Run(t, func(t testing.TB) *Harness { return fresh(t).plain() })
+	for _, group := range [...][]txCheck[Tx]{transactChecks[Tx](), endingChecks[Tx](), raceChecks[Tx](), joinChecks[Tx](), finishChecks[Tx]()} {
+		for _, c := range group {
+			t.Run(c.name, func(t *testing.T) {
+				h := fresh(t)
+				if h.Parallel {
+					t.Parallel()
+				}
+				k := &txKit[Tx]{kit: newKit(t, h.plain(), check{name: c.name, rule: c.rule}), h: h}
+				c.run(k)
+				k.invariants()
+			})
+		}
+	}
+}
+
+type txCheck[Tx any] struct {
+	name, rule string
+	run        func(k *txKit[Tx])
+}
+
+// txKit is kit with transactions.
+type txKit[Tx any] struct {
+	*kit
+	h *TxHarness[Tx]
+}
+
+func (k *txKit[Tx]) open() backend.Transactional[Tx] {
+	k.t.Helper()
+	return k.h.Open(k.t)
+}
+
+// each runs a part of a check on keys and effects of its own.
+func (k *txKit[Tx]) each(name string, run func(k *txKit[Tx])) {
+	k.t.Helper()
+	k.kit.each(name, func(part *kit) { run(&txKit[Tx]{kit: part, h: k.h}) })
+}
+
+// in runs one situation of an existing record.
+func (k *txKit[Tx]) in(s situation, run func(k *txKit[Tx])) {
+	k.t.Helper()
+	k.each(s.name, run)
+}
+
+// effect returns the name of an effect of this part.
+func (k *txKit[Tx]) effect() string { return "effect " + k.scope }
+
+// count insists on the number of committed effects.
+func (k *txKit[Tx]) count(want int, when string) {
+	k.t.Helper()
+	got := k.h.Count(k.t, k.effect())
+	k.check(got == want, "%s %d effects are committed; want %d", when, got, want)
+}
+
+// done is a completion with windows that do not run out.
+func done(body string) backend.Completion {
+	return backend.Completion{State: backend.Completed, Body: []byte(body), ReplayFor: long, KnownFor: long}
+}
+
+// work has its effect and completes.
+func (k *txKit[Tx]) work(c backend.Completion) backend.Work[Tx] {
+	return func(_ context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
+		k.h.Effect(k.t, tx, k.effect())
+		return c, nil
+	}
+}
+
+// forbidden must not be called. It has an effect, so that calling it shows.
+func (k *txKit[Tx]) forbidden(ran *bool) backend.Work[Tx] {
+	return func(_ context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
+		*ran = true
+		k.h.Effect(k.t, tx, k.effect())
+		return done("forbidden"), nil
+	}
+}
+
+// transact runs one attempt and insists that there is no error.
+func (k *txKit[Tx]) transact(r backend.ReserveRequest, work backend.Work[Tx]) backend.Reservation {
+	k.t.Helper()
+	res, err := k.open().Transact(k.ctx, r, work)
+	k.check(err == nil, "Transact: %v", err)
+	return res
+}
+
+// committed insists that an attempt went through, with its record as stored.
+func (k *txKit[Tx]) committed(r backend.ReserveRequest, res backend.Reservation, c backend.Completion) backend.Record {
+	k.t.Helper()
+	rec := res.Record
+	k.check(res.Outcome == backend.Acquired, "it was answered %v over %s; want acquired", res.Outcome, show(rec))
+	k.check(rec.Ref == r.Ref && rec.State == c.State && string(rec.Body) == string(c.Body), "an acquired reservation carries %s with body %s; want the completed record", show(rec), quote(rec.Body))
+	k.check(!res.Now.IsZero(), "the answer lacks the store's time")
+	k.unchanged(rec, "reading it through another handle")
+	return rec
+}
+
+// through transacts as the core does, taking over what is free, until the key is
+// had or taken.
+func (k *txKit[Tx]) through(r backend.ReserveRequest, work backend.Work[Tx]) backend.Reservation {
+	k.t.Helper()
+	res := k.transact(r, work)
+	for range 20 {
+		rec := &res.Record
+		switch {
+		case res.Outcome == backend.Gone:
+			r.TakeOver = 0
+		case res.Outcome == backend.Existing && rec.Owner != r.Owner && (rec.State == backend.Open || rec.Expired(res.Now) || rec.IsAbandoned(res.Now)):
+			r.TakeOver = rec.Fence
+		default:
+			return res
+		}
+		res = k.transact(r, work)
+	}
+	return res
+}
+
+// free insists that a roll-back left the key to be had.
+func (k *txKit[Tx]) free(id backend.ID, after string) {
+	k.t.Helper()
+	before := k.h.Count(k.t, k.effect())
+	r := k.request(id)
+	res := k.through(r, k.work(done("again")))
+	k.check(res.Outcome == backend.Acquired, "after %s the key is not free: %v, %s", after, res.Outcome, show(res.Record))
+	k.count(before+1, "after the next attempt")
+}
+
+const (
+	ruleTogether = "Record and effect commit together or not at all."
+	ruleUndone   = "On Permanent or Uncertain the effect is rolled back and only the outcome is stored."
+	ruleNotRun   = "Any other outcome than Acquired means that work did not run or was rolled back."
+)
+
+var errWork = errors.New("the work failed")
+
+// transactChecks: R17.
+func transactChecks[Tx any]() []txCheck[Tx] {
+	return []txCheck[Tx]{
+		{"R17/EffectAndRecordCommitTogether", ruleTogether, func(k *txKit[Tx]) {
+			for _, c := range []backend.Completion{done("answer"), done(""), {State: backend.Failed, Body: []byte("no"), ReplayFor: long, KnownFor: 2 * long}} {
+				k.each(c.State.String()+" "+string(c.Body), func(k *txKit[Tx]) {
+					r := k.request(k.id())
+					rec := k.committed(r, k.transact(r, k.work(c)), c)
+					k.count(1, "after a commit")
+					k.check(rec.Attempt == 1 && rec.Fence > 0 && string(rec.Fingerprint) == string(r.Fingerprint), "the record is %s, fingerprint %x", show(rec), rec.Fingerprint)
+					k.within(rec.KnownUntil.Sub(rec.CompletedAt), c.KnownFor, "the dedup window")
+					k.within(rec.ReplayUntil.Sub(rec.CompletedAt), c.ReplayFor, "the replay window")
+				})
+			}
+		}},
+		{"R17/ErrorOfWorkRollsBackBoth", ruleTogether, func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			_, err := k.open().Transact(k.ctx, r, func(_ context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
+				k.h.Effect(k.t, tx, k.effect())
+				return backend.Completion{}, errWork
+			})
+			k.check(err == errWork, "Transact returned %v; want the error of its work as it is", err)
+			k.count(0, "after work failed")
+			k.free(r.ID, "work failed")
+		}},
+		{"R17/ErrorOfWorkLeavesWhatWasThere", ruleTogether, func(k *txKit[Tx]) {
+			for _, s := range situations() {
+				if !s.free {
+					continue
+				}
+				k.in(s, func(k *txKit[Tx]) {
+					r := k.request(k.id())
+					was := s.make(k.kit, r)
+					_, err := k.open().Transact(k.ctx, over(r, was.Fence), func(_ context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
+						k.h.Effect(k.t, tx, k.effect())
+						return backend.Completion{}, errWork
+					})
+					k.check(err == errWork, "Transact returned %v; want the error of its work", err)
+					k.count(0, "after work failed")
+					k.unchanged(was, "a takeover of "+s.name+" that was rolled back")
+				})
+			}
+		}},
+		{"R17/PanicOfWorkRollsBackBoth", "A panic or Goexit goes on up unchanged.", func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			func() {
+				defer func() {
+					v := recover()
+					k.check(v == any(errWork), "the panic of work came up as %v", v)
+				}()
+				_, err := k.open().Transact(k.ctx, r, func(_ context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
+					k.h.Effect(k.t, tx, k.effect())
+					panic(errWork)
+				})
+				k.fail("the panic of work was swallowed; Transact returned %v", err)
+			}()
+			k.count(0, "after work panicked")
+			k.free(r.ID, "work panicked")
+		}},
+		{"R17/GoexitOfWorkRollsBackBoth", "A panic or Goexit goes on up unchanged.", func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			b, ended, returned := k.open(), make(chan struct{}), false
+			go func() {
+				defer close(ended)
+				_, _ = b.Transact(k.ctx, r, func(_ context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
+					k.h.Effect(k.t, tx, k.effect())
+					exit()
+					return done("unreachable"), nil
+				})
+				returned = true
+			}()
+			<-ended
+			k.check(!returned, "Transact returned although its work ended the goroutine")
+			k.count(0, "after work ended its goroutine")
+			k.free(r.ID, "work ended its goroutine")
+		}},
+		{"R17/UndoStoresOnlyTheOutcome", ruleUndone, func(k *txKit[Tx]) {
+			for _, state := range []backend.State{backend.Failed, backend.Uncertain} {
+				k.each(state.String(), func(k *txKit[Tx]) {
+					r := k.request(k.id())
+					c := backend.Completion{State: state, Body: []byte("declined"), ReplayFor: long, KnownFor: long, Undo: true}
+					res := k.transact(r, k.work(c))
+					k.check(res.Outcome == backend.Acquired && res.Record.State == state, "it was answered %v, %s; want acquired, %v", res.Outcome, show(res.Record), state)
+					k.unchanged(res.Record, "reading it through another handle")
+					k.count(0, "after an outcome with Undo")
+					ran := false
+					res = k.transact(over(r, 0), k.forbidden(&ran))
+					k.check(!ran && res.Outcome == backend.Existing && res.Record.State == state, "a duplicate was answered %v, %s, its work ran: %v", res.Outcome, show(res.Record), ran)
+					k.count(0, "after a duplicate")
+				})
+			}
+		}},
+		{"R17/UncertainWithoutUndoKeepsTheEffect", ruleTogether, func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			res := k.transact(r, k.work(backend.Completion{State: backend.Uncertain}))
+			k.check(res.Record.State == backend.Uncertain, "it was answered %v, %s", res.Outcome, show(res.Record))
+			k.count(1, "after an uncertain outcome without Undo")
+		}},
+		{"R17/WorkSeesItsReservation", "The reservation that work gets is the one that Transact acquired.", func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			was := k.abandon(r)
+			r = over(r, was.Fence)
+			var seen backend.Reservation
+			res := k.transact(r, func(_ context.Context, tx Tx, mine backend.Reservation) (backend.Completion, error) {
+				seen = mine
+				return done("x"), nil
+			})
+			rec := k.committed(r, res, done("x"))
+			k.check(seen.Outcome == backend.Acquired && seen.Record.Ref == r.Ref && seen.Record.Fence == rec.Fence && seen.Record.Attempt == 2 && seen.Record.TookOver && !seen.Now.IsZero(),
+				"work was shown %v, %s; the attempt is %s", seen.Outcome, show(seen.Record), show(rec))
+			k.check(rec.Fence > was.Fence, "the fence went from %d to %d", was.Fence, rec.Fence)
+		}},
+		{"R17/InvalidOutcomeRollsBackBoth", "A completion out of range is ErrInvalidRequest; nothing was stored.", func(k *txKit[Tx]) {
+			for name, c := range map[string]backend.Completion{
+				"no state":  {ReplayFor: long, KnownFor: long},
+				"in flight": {State: backend.InFlight, ReplayFor: long, KnownFor: long},
+				"no window": {State: backend.Completed},
+				"too large": {State: backend.Completed, Body: make([]byte, backend.MaxBody+1), ReplayFor: long, KnownFor: long},
+			} {
+				k.each(name, func(k *txKit[Tx]) {
+					r := k.request(k.id())
+					_, err := k.open().Transact(k.ctx, r, k.work(c))
+					k.wants(err, backend.ErrInvalidRequest, "Transact with the outcome "+name)
+					k.count(0, "after an invalid outcome")
+					k.free(r.ID, "an invalid outcome")
+				})
+			}
+		}},
+		{"R17/DuplicateRunsNothing", ruleNotRun, func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			rec := k.committed(r, k.transact(r, k.work(done("answer"))), done("answer"))
+			for _, again := range []backend.ReserveRequest{r, over(r, 0), over(r, rec.Fence)} {
+				ran := false
+				res := k.transact(again, k.forbidden(&ran))
+				k.check(!ran && res.Outcome == backend.Existing && string(res.Record.Body) == "answer", "a duplicate was answered %v, %s, its work ran: %v", res.Outcome, show(res.Record), ran)
+				k.unchanged(rec, "a duplicate")
+			}
+			k.count(1, "after duplicates")
+		}},
+		{"R17/NothingRunsOverARecordThatIsNotFree", ruleNotRun, func(k *txKit[Tx]) {
+			for _, s := range situations() {
+				k.in(s, func(k *txKit[Tx]) {
+					r := k.request(k.id())
+					was := s.make(k.kit, r)
+					plain, wrong, other := over(r, 0), over(r, was.Fence+1), over(r, was.Fence)
+					other.Fingerprint = digests("amount 999")
+					tries := map[string]backend.ReserveRequest{"plainly": plain, "with another fence": wrong}
+					if s.state != backend.Open {
+						tries["with another fingerprint"] = other
+					}
+					if !s.free {
+						tries["with its fence"] = over(r, was.Fence)
+					}
+					for how, try := range tries {
+						ran := false
+						res := k.transact(try, k.forbidden(&ran))
+						want := backend.Existing
+						if how == "with another fingerprint" {
+							want = backend.Mismatch
+							k.check(len(res.Record.Body) == 0, "a mismatch carries the stored result")
+						}
+						k.check(!ran && res.Outcome == want, "over %s, %s, it was answered %v, work ran: %v; want %v", s.name, how, res.Outcome, ran, want)
+						k.unchanged(was, "a Transact "+how)
+					}
+					k.count(0, "afterwards")
+				})
+			}
+		}},
+		{"R17/TakeOverInATransaction", ruleTakeover, func(k *txKit[Tx]) {
+			for _, s := range situations() {
+				if !s.free {
+					continue
+				}
+				k.in(s, func(k *txKit[Tx]) {
+					r := k.request(k.id())
+					was := s.make(k.kit, r)
+					next := over(r, was.Fence)
+					rec := k.committed(next, k.transact(next, k.work(done("x"))), done("x"))
+					k.check(rec.Fence > was.Fence && rec.Attempt == was.Attempt+1, "the attempt after %s is %s", show(was), show(rec))
+					k.count(1, "after a takeover")
+					k.refused(r.Ref, "the old owner")
+				})
+			}
+			k.each("an expired record", func(k *txKit[Tx]) {
+				r := k.request(k.id())
+				k.expired(r, "old")
+				r.Owner = token()
+				rec := k.committed(r, k.through(r, k.work(done("new"))), done("new"))
+				k.check(rec.Attempt == 1, "the attempt over an expired record is %s", show(rec))
+				k.count(1, "after an expired record")
+			})
+			k.each("nothing", func(k *txKit[Tx]) {
+				ran := false
+				res := k.transact(over(k.request(k.id()), 7), k.forbidden(&ran))
+				k.check(!ran && res.Outcome == backend.Gone, "a takeover of nothing was answered %v, work ran: %v; want gone", res.Outcome, ran)
+				k.absent(k.id(), "after a takeover of nothing")
+			})
+		}},
+		{"R17/HoldIsStoredWithoutWork", ruleHold, func(k *txKit[Tx]) {
+			r := k.request(k.id())
+			r.OnAbandoned = backend.Hold
+			was := k.abandon(r)
+			ran := false
+			res := k.transact(over(r, was.Fence), k.forbidden(&ran))
+			k.check(!ran && res.Outcome == backend.Existing && res.Record.State == backend.Uncertain, "it was answered %v, %s, work ran: %v; want existing, uncertain", res.Outcome, show(res.Record), ran)
+			k.check(k.get(r.ID).State == backend.Uncertain, "the hold was not stored: %s", show(k.get(r.ID)))
+			k.count(0, "afterwards")
+		}},
+		{"R17/LimitsHoldInTransactions", ruleLimits, func(k *txKit[Tx]) {
+			ran := false
+			bad := k.request(k.id())
+			bad.ID.Key = ""
+			_, err := k.open().Transact(k.ctx, bad, k.forbidden(&ran))
+			k.wants(err, backend.ErrInvalidKey, "Transact without a key")
+			bad = k.request(k.id())
+			bad.TTL = 0
+			_, err = k.open().Transact(k.ctx, bad, k.forbidden(&ran))
+			k.wants(err, backend.ErrInvalidRequest, "Transact with a zero lease")
+			_, err = k.open().Finish(k.ctx, backend.Ref{ID: k.id()}, k.forbidden(&ran))
+			k.wants(err, backend.ErrInvalidRequest, "Finish with a zero token")
+			k.check(!ran, "work ran although the request is invalid")
+			k.empty("after invalid requests")
+		}},
+		{"R27/BytesInTransactionsAreCopied", ruleBytes, func(k *txKit[Tx]) {
+			b, r, body := k.open(), k.request(k.id()), []byte("answer")
+			c := done("")
+			c.Body = body
+			res, err := b.Transact(k.ctx, r, k.work(c))
+			k.check(err == nil, "Transact: %v", err)
+			scribble(body)
+			scribble(res.Record.Body)
+			scribble(res.Record.Fingerprint)
+			rec, err := b.Get(k.ctx, r.ID)
+			k.check(err == nil && string(rec.Body) == "answer" && string(rec.Fingerprint) == string(digests("amount 100")), "the caller changed its bytes and the store's changed with them: %s", quote(rec.Body))
+		}},
+	}
+}
