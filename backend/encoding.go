@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"math"
 	"time"
 )
@@ -108,8 +109,11 @@ func ParseRecord(b []byte) (Record, error) {
 		return Record{}, err
 	}
 	r.ID = id
+	// One copy serves fingerprint and body: reading a record is on the path of
+	// every replay.
+	d.b = clone(d.b)
 	if n := int(d.byte()); n > 0 {
-		r.Fingerprint = clone(d.take(n))
+		r.Fingerprint = slices.Clip(d.take(n))
 	}
 	if flags&flagHolder != 0 {
 		r.Holder.Host = string(d.take(int(d.byte())))
@@ -123,7 +127,7 @@ func ParseRecord(b []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: fields do not add up", ErrCorruptRecord)
 	}
 	if len(d.b) > 0 {
-		r.Body = clone(d.b)
+		r.Body = d.b
 	}
 	return r, nil
 }

@@ -92,7 +92,10 @@ func ParseID(b []byte) (ID, error) {
 	if b[0] != idVersion {
 		return ID{}, &VersionError{What: "identity", Found: int(b[0]), Known: idVersion}
 	}
-	tenant, rest, ok := cutPrefixed(b[1:])
+	// One string for all three parts: reading a record is on the path of every
+	// replay.
+	all := string(b)
+	tenant, rest, ok := cutPrefixed(all[1:])
 	if !ok {
 		return ID{}, fmt.Errorf("%w: identity is cut short", ErrCorruptRecord)
 	}
@@ -100,15 +103,15 @@ func ParseID(b []byte) (ID, error) {
 	if !ok || len(key) == 0 {
 		return ID{}, fmt.Errorf("%w: identity is cut short", ErrCorruptRecord)
 	}
-	return ID{Tenant: string(tenant), Operation: string(operation), Key: string(key)}, nil
+	return ID{Tenant: tenant, Operation: operation, Key: key}, nil
 }
 
-func cutPrefixed(b []byte) (part, rest []byte, ok bool) {
-	if len(b) == 0 || len(b) < 1+int(b[0]) {
-		return nil, nil, false
+func cutPrefixed(s string) (part, rest string, ok bool) {
+	if len(s) == 0 || len(s) < 1+int(s[0]) {
+		return "", "", false
 	}
-	n := 1 + int(b[0])
-	return b[1:n], b[n:], true
+	n := 1 + int(s[0])
+	return s[1:n], s[n:], true
 }
 
 // Sum is a 16-byte name for the ID: the first half of the SHA-256 of its stored
