@@ -13,7 +13,7 @@ import (
 
 const (
 	ruleSettled = "A commit whose outcome is unknown is settled by idem: it goes back to the store and learns the truth."
-	ruleManaged  = "fn cannot commit or roll back the transaction it is given. Where the type cannot prevent it, it is detected: a row seen committed too early answers ErrUnresolved, never a rerun."
+	ruleManaged = "fn cannot commit or roll back the transaction it is given. Where the type cannot prevent it, it is detected: a row seen committed too early answers ErrUnresolved, never a rerun."
 	ruleWaits   = "A duplicate of a key whose transaction is still open waits at most as long as the wait policy allows, then gets ErrInFlight; after a roll-back the waiter becomes the owner."
 )
 
@@ -189,7 +189,7 @@ func raceChecks[Tx any]() []txCheck[Tx] {
 		{"R20/DuplicateOfAnOpenTransactionFailsFast", ruleWaits, func(k *txKit[Tx]) {
 			release, ended := k.hang(k.id(), nil)
 			b, began, ran := k.open(), wallClock(), false
-			ctx, cancel := context.WithTimeout(k.ctx, 20*time.Second)
+			ctx, cancel := context.WithTimeout(k.ctx, 10*time.Second)
 			defer cancel()
 			// A single-writer store cannot even look before the writer is done; it may
 			// say so by its caller's context, but not hang.
