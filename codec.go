@@ -17,7 +17,8 @@ type Codec interface {
 	// Name is stored with each result, 1 to 255 bytes, so that a store whose codec
 	// was changed still reads what it wrote before.
 	Name() string
-	// Encode returns the bytes for v. An error means that v cannot be stored: the
+	// Encode returns the bytes for v, which is a pointer to the result where the
+	// result type is an interface. An error means that v cannot be stored: the
 	// operation counts as completed, its result is unavailable to retries.
 	Encode(id backend.ID, v any) ([]byte, error)
 	// Decode stores the value of data in the variable that v points to.

@@ -3,6 +3,7 @@ package idem
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/goidem/idem/backend"
 )
@@ -35,6 +36,22 @@ type storedFailure struct {
 
 // maxFailureText cuts codes and messages of failures, in bytes.
 const maxFailureText = 64 << 10
+
+// forCodec returns what the codec is given for a result: the result, or a pointer
+// to it where its type is an interface. A codec that saw the value alone could not
+// know that it will be asked to decode into that interface.
+func forCodec[T any](v *T) any {
+	if typeOf[T]().Kind() == reflect.Interface && any(*v) != nil {
+		return v
+	}
+	return *v
+}
+
+// noBody reports whether a result is that of an operation which returns nothing.
+func noBody(v any) bool {
+	_, none := v.(struct{})
+	return none || v == nil
+}
 
 // encodeResult returns the body for a result. It never fails: what cannot be
 // stored is stored as unavailable, because the effect is done (R16).
@@ -142,7 +159,7 @@ func (s *Store) decodeOutcome(scope Scope, rec *backend.Record, v any) error {
 	case kindFailure:
 		var f storedFailure
 		if err := s.decode(rec.ID, e, &f); err != nil {
-			return &callError{sentinel: ErrCorruptRecord, scope: scope, cause: err}
+			return &callError{sentinel: ErrCorruptRecord, scope: scope, reason: "the stored failure does not decode", cause: hideUnlessOurs(err)}
 		}
 		return &FailedError{Code: f.Code, Message: f.Message}
 	}

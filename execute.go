@@ -38,7 +38,8 @@ func execute[T any](ctx context.Context, c *call, fn func(context.Context) (T, e
 
 // finish stores the result of an attempt.
 func finish[T any](a *running, value T, replayed bool) (Result[T], error) {
-	rec, err := a.complete(backend.Completed, a.c.s.encodeResult(a.c.id, value), a.c.replayFor(value), a.c.retain.completed.Dedup)
+	v := forCodec(&value)
+	rec, err := a.complete(backend.Completed, a.c.s.encodeResult(a.c.id, v), a.c.replayFor(v), a.c.retain.completed.Dedup)
 	if err != nil {
 		return Result[T]{Value: value, Replayed: replayed, Attempt: a.rec.Attempt}, err
 	}
@@ -48,7 +49,7 @@ func finish[T any](a *running, value T, replayed bool) (Result[T], error) {
 // replayFor is how long a result is kept. One without a body is replayed as long
 // as the key is known (R22).
 func (c *call) replayFor(v any) time.Duration {
-	if _, none := v.(struct{}); none {
+	if noBody(v) {
 		return c.retain.completed.Dedup
 	}
 	return c.retain.completed.Replay

@@ -193,7 +193,7 @@ func (s *Store) Resolve(ctx context.Context, scope Scope, key Key, fence uint64,
 		}
 		req.Body = s.encodeResult(id, r.result)
 		req.ReplayFor, req.KnownFor = keep.Replay, keep.Dedup
-		if r.result == nil {
+		if noBody(r.result) {
 			req.ReplayFor = keep.Dedup
 		}
 	}

@@ -274,9 +274,10 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 		return backend.Completion{}, &workError{err: err}
 	}
 	w.value = value
+	v := forCodec(&value)
 	return backend.Completion{
-		State: StateCompleted, Body: c.s.encodeResult(c.id, value),
-		ReplayFor: c.replayFor(value), KnownFor: c.retain.completed.Dedup,
+		State: StateCompleted, Body: c.s.encodeResult(c.id, v),
+		ReplayFor: c.replayFor(v), KnownFor: c.retain.completed.Dedup,
 	}, nil
 }
 
