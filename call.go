@@ -221,8 +221,17 @@ func (c *call) reserveError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "the context ended; nothing was run", cause: ctx.Err()}
 	}
-	return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "nothing was run", cause: err}
+	return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "nothing was run", cause: notRun{err}}
 }
+
+// notRun is the cause of a reserve that failed. Whether the key was granted may be
+// unknown; what became of the operation is not: it was not run, and the error must
+// not match ErrOutcomeUnknown.
+type notRun struct{ err error }
+
+func (e notRun) Error() string        { return e.err.Error() }
+func (e notRun) Is(target error) bool { return target != ErrOutcomeUnknown && errors.Is(e.err, target) }
+func (e notRun) As(target any) bool   { return errors.As(e.err, target) }
 
 func sentinelOf(err error) error {
 	for _, s := range [...]error{ErrCorruptRecord, ErrUnknownVersion, ErrRetryTransaction} {

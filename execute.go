@@ -84,7 +84,7 @@ func (c *call) reserve(ctx context.Context, r *backend.ReserveRequest) (backend.
 		}
 		return res, c.reserveError(ctx, err)
 	}
-	if res.Outcome == backend.Acquired && leaseOver(sent, c.o.lease) {
+	if res.Outcome == backend.Acquired && leaseOver(leaseSent(sent, c.o.lease, &res.Record, res.Now), c.o.lease) {
 		// Granted too late: by the holder's clock the lease is over already, and
 		// somebody else may be about to take the key over.
 		c.withdraw(ctx, r.Ref)
@@ -130,7 +130,7 @@ func (c *call) start(ctx context.Context, g *grant) *running {
 	a.lease = lease{c: c, ref: a.ref, ttl: c.o.lease, ctx: a.detached, cancel: cancel}
 	a.attempt = c.attempt(a.rec, &a.lease)
 	a.ctx = c.enter(inner, false, &a.attempt)
-	a.lease.start(g.sent)
+	a.lease.start(leaseSent(g.sent, c.o.lease, &g.rec, g.now))
 	if g.rec.TookOver {
 		c.event(ctx, Event{Phase: PhaseTakeOver, Outcome: OutcomeOK, Attempt: g.rec.Attempt})
 	}

@@ -53,6 +53,16 @@ func elapsed(t time.Time) time.Duration {
 	return max(n.Sub(t), n.Round(0).Sub(t.Round(0)))
 }
 
+// leaseSent returns the moment from which the lease of a grant counts: when the
+// request was sent, or earlier where the store granted it to an earlier copy of
+// the same request and the record's lease has run since.
+func leaseSent(sent time.Time, ttl time.Duration, rec *backend.Record, now time.Time) time.Time {
+	if rec.LeaseUntil.IsZero() {
+		return sent
+	}
+	return sent.Add(-max(0, ttl-rec.LeaseUntil.Sub(now)))
+}
+
 // leaseOver reports whether a lease of ttl that was asked for at sent is over for
 // its holder.
 func leaseOver(sent time.Time, ttl time.Duration) bool { return elapsed(sent) >= ttl-margin(ttl) }
@@ -144,6 +154,9 @@ func (l *lease) tick() {
 	default: // the store may come back within the lease: ask again soon
 		next = l.ttl / 12
 	}
+	// The next look is due before the lease is over for its holder, so that its end
+	// is noticed when it comes.
+	next = min(next, l.ttl-margin(l.ttl)-elapsed(l.sent))
 	l.timer.Reset(max(next, time.Millisecond))
 	l.mu.Unlock()
 	if err != nil {
