@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -61,21 +62,24 @@ type check struct {
 // are named after the rules; a failure quotes the rule that was broken. fresh is
 // called once for each subtest.
 func Run(t *testing.T, fresh func(t testing.TB) *Harness) {
-	for _, group := range [...][]check{
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) {
+			h := fresh(t)
+			if h.Parallel {
+				t.Parallel()
+			}
+			k := newKit(t, h, c)
+			c.run(k)
+			k.invariants()
+		})
+	}
+}
+
+// checks returns every check of Run.
+func checks() []check {
+	return slices.Concat(
 		reserveChecks(), takeoverChecks(), fingerprintChecks(), ownershipChecks(), repeatChecks(), completeChecks(),
 		leaseChecks(), deadlineChecks(), abandonedChecks(), resolveChecks(), windowChecks(), sweepChecks(),
 		keyChecks(), listChecks(), bytesChecks(), versionChecks(), concurrencyChecks(), modelChecks(),
-	} {
-		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) {
-				h := fresh(t)
-				if h.Parallel {
-					t.Parallel()
-				}
-				k := newKit(t, h, c)
-				c.run(k)
-				k.invariants()
-			})
-		}
-	}
+	)
 }

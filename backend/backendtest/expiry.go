@@ -296,40 +296,58 @@ func sweepChecks() []check {
 			k.check(removed <= due, "%d records were due and sweepers reported %d removed", due, removed)
 		}},
 		{"R24/SweepRacesWithNewOwners", ruleSweep, func(k *kit) { // C14 (a)
-			sweeper, taker := k.open(), k.open()
-			for i := range 40 {
-				r := k.request(k.key(fmt.Sprint("order-", i)))
-				r.TTL, r.KnownFor = k.unit, k.unit
-				k.acquire(r)
-			}
-			k.pass(2 * k.unit)
-			stop := make(chan struct{})
-			var wg sync.WaitGroup
-			for range 2 {
-				wg.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						default:
-							_, _ = sweeper.Expire(k.ctx, backend.ExpireRequest{Limit: 5})
-						}
-					}
-				})
-			}
-			defer wg.Wait()
-			defer close(stop)
-			for i := range 40 {
-				r := k.request(k.key(fmt.Sprint("order-", i)))
-				res, err := k.take(taker, r)
-				k.check(err == nil && res.Outcome == backend.Acquired, "an expired key was not given out beside a sweeper: %v, %v", res.Outcome, err)
-				time.Sleep(time.Millisecond) // real time: let a sweeper's stale delete arrive
-				_, err = taker.Complete(k.ctx, backend.CompleteRequest{Ref: r.Ref, State: backend.Completed, ReplayFor: long, KnownFor: long})
-				k.check(err == nil, "a record that came back to life was swept: its completion was answered %v", err)
-				dup := over(r, 0)
-				res, err = taker.Reserve(k.ctx, dup)
-				k.check(err == nil && res.Outcome == backend.Existing, "a record that came back to life was swept: a duplicate was answered %v, %v", res.Outcome, err)
+			const rounds, keys = 5, 24
+			for round := range rounds {
+				ids := make([]backend.ID, keys)
+				for i := range ids {
+					ids[i] = k.key(fmt.Sprint("order-", round, "-", i))
+					r := k.request(ids[i])
+					r.TTL, r.KnownFor = k.unit, k.unit
+					k.acquire(r)
+				}
+				k.pass(2 * k.unit)
+				hs := k.handles(5)
+				errs := make([]error, len(hs))
+				var wg sync.WaitGroup
+				for i, b := range hs {
+					wg.Go(func() { errs[i] = k.sweepOrTake(b, i, ids) })
+				}
+				wg.Wait()
+				k.check(errors.Join(errs...) == nil, "beside a sweeper: %v", errors.Join(errs...))
+				for _, id := range ids {
+					rec := k.get(id)
+					k.check(rec.State == backend.Completed, "a record that came back to life beside a sweeper is %s", show(rec))
+				}
 			}
 		}},
 	}
+}
+
+// sweepOrTake is one of five that race: two sweep, three take a third of the keys
+// each and complete them.
+func (k *kit) sweepOrTake(b backend.Backend, i int, ids []backend.ID) error {
+	if i < 2 {
+		for range 4 {
+			if _, err := b.Expire(k.ctx, backend.ExpireRequest{Limit: 10}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var refs []backend.Ref
+	for n := i - 2; n < len(ids); n += 3 {
+		r := k.request(ids[n])
+		res, err := k.take(b, r)
+		if err != nil || res.Outcome != backend.Acquired {
+			return fmt.Errorf("an expired key was not given out: %v, %w", res.Outcome, err)
+		}
+		refs = append(refs, r.Ref)
+	}
+	time.Sleep(3 * time.Millisecond) // really, so that a sweeper's stale delete arrives
+	for _, ref := range refs {
+		if _, err := b.Complete(k.ctx, backend.CompleteRequest{Ref: ref, State: backend.Completed, ReplayFor: long, KnownFor: long}); err != nil {
+			return fmt.Errorf("the owner of a key that came back to life lost it: %w", err)
+		}
+	}
+	return nil
 }

@@ -117,7 +117,7 @@ func listChecks() []check {
 					continue
 				}
 				delete(refs, rec.ID)
-				ctx, cancel := context.WithTimeout(k.ctx, 10*time.Second)
+				ctx, cancel := context.WithTimeout(k.ctx, 5*time.Second)
 				move := func(what string, err error) {
 					k.t.Helper()
 					k.check(err == nil, "%s between two yields of List: %v", what, err)

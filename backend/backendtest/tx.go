@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,19 +62,22 @@ func (h *TxHarness[Tx]) plain() *Harness {
 // and those about effects that commit with their record.
 func RunTx[Tx any](t *testing.T, fresh func(t testing.TB) *TxHarness[Tx]) {
 	Run(t, func(t testing.TB) *Harness { return fresh(t).plain() })
-	for _, group := range [...][]txCheck[Tx]{transactChecks[Tx](), endingChecks[Tx](), raceChecks[Tx](), joinChecks[Tx](), finishChecks[Tx]()} {
-		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) {
-				h := fresh(t)
-				if h.Parallel {
-					t.Parallel()
-				}
-				k := &txKit[Tx]{kit: newKit(t, h.plain(), check{name: c.name, rule: c.rule}), h: h}
-				c.run(k)
-				k.invariants()
-			})
-		}
+	for _, c := range txChecks[Tx]() {
+		t.Run(c.name, func(t *testing.T) {
+			h := fresh(t)
+			if h.Parallel {
+				t.Parallel()
+			}
+			k := &txKit[Tx]{kit: newKit(t, h.plain(), check{name: c.name, rule: c.rule}), h: h}
+			c.run(k)
+			k.invariants()
+		})
 	}
+}
+
+// txChecks returns every check of RunTx that Run does not have.
+func txChecks[Tx any]() []txCheck[Tx] {
+	return slices.Concat(transactChecks[Tx](), endingChecks[Tx](), raceChecks[Tx](), joinChecks[Tx](), finishChecks[Tx]())
 }
 
 type txCheck[Tx any] struct {

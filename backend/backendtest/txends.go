@@ -189,7 +189,7 @@ func raceChecks[Tx any]() []txCheck[Tx] {
 		{"R20/DuplicateOfAnOpenTransactionFailsFast", ruleWaits, func(k *txKit[Tx]) {
 			release, ended := k.hang(k.id(), nil)
 			b, began, ran := k.open(), wallClock(), false
-			ctx, cancel := context.WithTimeout(k.ctx, 10*time.Second)
+			ctx, cancel := context.WithTimeout(k.ctx, 5*time.Second)
 			defer cancel()
 			// A single-writer store cannot even look before the writer is done; it may
 			// say so by its caller's context, but not hang.

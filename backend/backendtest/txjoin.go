@@ -231,9 +231,11 @@ func finishChecks[Tx any]() []txCheck[Tx] {
 			var terr error
 			tried := make(chan struct{})
 			var once sync.Once
+			started := false
 			_, err := k.open().Finish(k.ctx, r.Ref, func(ctx context.Context, tx Tx, _ backend.Reservation) (backend.Completion, error) {
 				k.h.Effect(k.t, tx, k.effect())
 				once.Do(func() {
+					started = true
 					go func() {
 						defer close(tried)
 						takeover, terr = b.Reserve(k.ctx, over(r, was.Fence))
@@ -241,6 +243,7 @@ func finishChecks[Tx any]() []txCheck[Tx] {
 				})
 				return done("late"), nil
 			})
+			k.check(started, "Finish after the lease, not taken over, did not run its work: %v", err)
 			<-tried
 			k.check(terr == nil, "Reserve beside Finish: %v", terr)
 			took := takeover.Outcome == backend.Acquired
