@@ -27,7 +27,8 @@ func (sw Switch) attemptSteps(s State, id int8, out yield) {
 		end(crash, 0)
 		end(giveUp, msgRelease)
 		if sw.off(CountFromLastSend) && a.Hold < lease {
-			one(Event{Kind: resend}, func(a *Attempt) { a.Hold = lease })
+			// Another sending is another call: it takes no reply to the one before.
+			one(Event{Kind: resend}, func(a *Attempt) { a.Hold, a.Reply = lease, reply{} })
 		}
 		if a.Reply.Answer != noAnswer {
 			next := s
@@ -118,6 +119,7 @@ func (sw Switch) readReserve(s *State, id int8) {
 	tookOver := a.Step == taking
 	switch r.Answer {
 	case acquired:
+		a.Hold = max(a.Hold-r.Run, 0)
 		switch {
 		case a.Hold == 0 && !sw.off(LateGrantStarts):
 			// Too late: never start fn, open the key again.

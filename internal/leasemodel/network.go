@@ -93,6 +93,9 @@ func (sw Switch) deliveries(s State, id int8, out yield) {
 			switch ans {
 			case acquired, free:
 				b.Reply.Fence = rec.Fence
+				if ans == acquired && sw.off(CountsRecordLease) {
+					b.Reply.Run = lease - rec.Lease
+				}
 			case lapsed:
 				b.Reply.Fence, b.Reply.Policy = rec.Fence, rec.Policy
 			}

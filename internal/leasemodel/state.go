@@ -121,6 +121,7 @@ type reply struct {
 	Answer answer
 	Fence  int8
 	Policy Policy // stored with an abandoned record
+	Run    int8   // with CountsRecordLease: ticks of a grant's lease that had run when it was decided
 }
 
 // Attempt is one call of Execute: its program, its clock and its messages, and

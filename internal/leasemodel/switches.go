@@ -42,6 +42,11 @@ const (
 	StoreErrorReleases
 	TakeoverKeepsToken
 	LateRenewalRevives
+
+	// CountsRecordLease is not a clause turned off but one added, in place of two
+	// others: the holder takes off its lease what the record says has run of it
+	// when the grant was decided. It is what the core does.
+	CountsRecordLease
 )
 
 // Clause describes a switch: its name, the rule that it breaks, and what the

@@ -117,3 +117,27 @@ func TestModelSwitches(t *testing.T) {
 		}
 	}
 }
+
+// TestModelRecordLease shows that a holder may keep one token through a call and
+// count from its latest sending, if it takes off its lease what the record says
+// has run of it. Only the letter of R3 misses something: a token that never ran fn
+// can own the key a second time.
+func TestModelRecordLease(t *testing.T) {
+	var harms []Invariant
+	for _, inv := range Harms {
+		if inv.Name != "one-ownership-per-token" {
+			harms = append(harms, inv)
+		}
+	}
+	off := TakeoverKeepsToken | CountFromLastSend
+	for _, in := range []Scenario{alone, holdAndRerun, recoverOnly, forget, windows} {
+		if rep := (&Model{Off: off | CountsRecordLease, Start: in.Start(), Invariants: harms}).Explore(); rep.Broken != nil {
+			t.Errorf("with the record's lease counted, the protocol %v", rep)
+		}
+	}
+	rep := (&Model{Off: TakeoverKeepsToken, Start: windows.Start(), Invariants: harms}).Explore()
+	if rep.Broken == nil {
+		t.Fatal("one token for a call, counted from the takeover: want a violation, found none")
+	}
+	t.Logf("one token for a call, counted from the takeover: the protocol %v", rep)
+}
