@@ -78,7 +78,7 @@ numbers:
 
 .PHONY: crash
 crash:
-	IDEM_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -run Crash -timeout 30m -v ./bolt/...
+	IDEM_CRASH_ROUNDS=$(ROUNDS) $(GO) test -run Crash -count=1 -timeout 30m -v ./internal/crashtest ./bolt
 
 .PHONY: model
 model:

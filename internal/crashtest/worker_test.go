@@ -176,6 +176,9 @@ func (w world) effectCounts() (map[string]int, error) {
 		return counts(w.effects())
 	}
 	seen := make(map[string]int)
+	if _, err := os.Stat(w.store()); os.IsNotExist(err) {
+		return seen, nil // killed before there was a store
+	}
 	db, err := bbolt.Open(w.store(), 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
 		return nil, err
