@@ -219,6 +219,34 @@ func brokenEnds() []broken {
 		return func(s *store) { s.complete = alter(s.complete) }
 	}
 	return []broken{
+		{"resolve of uncertain records only", "R13/ResolveOfAnAbandonedAttempt", func(s *store) {
+			was := s.resolve
+			s.resolve = func(r *backend.ResolveRequest, cur record, now time.Time) (step, record, error) {
+				if cur.IsAbandoned(now) {
+					return step{}, record{}, backend.ErrStale
+				}
+				return was(r, cur, now)
+			}
+		}},
+		{"results written to the wrong key", "R15/ResultsStayWithTheirKeys", func(s *store) {
+			was := s.complete
+			var last []byte
+			s.complete = func(r *settle, cur record, now time.Time) (step, record, error) {
+				st, rec, err := was(r, cur, now)
+				if st.Changed {
+					st.Next.Body, last = last, st.Next.Body
+				}
+				return st, rec, err
+			}
+		}},
+		{"large results cut short", "R05/TheLargestResultIsKept", func(s *store) {
+			was := s.complete
+			s.complete = func(r *settle, cur record, now time.Time) (step, record, error) {
+				st, rec, err := was(r, cur, now)
+				st.Next.Body = st.Next.Body[:min(len(st.Next.Body), 8<<20)]
+				return st, rec, err
+			}
+		}},
 		{"constant owner token", "R03/StrangerOwnsNothing", func(s *store) {
 			constant := [16]byte{1}
 			reserve, complete, release, renew := s.reserve, s.complete, s.release, s.renew
@@ -546,6 +574,15 @@ func brokenLeases() []broken {
 				return s, res, err
 			}
 		})},
+		{"held record loses its fingerprint", "R02/FingerprintSurvivesHold", reserving(func(was reserveFunc) reserveFunc {
+			return func(r *reserve, cur record, now time.Time, seed uint64) (step, backend.Reservation, error) {
+				s, res, err := was(r, cur, now, seed)
+				if s.Changed && s.Next.State == backend.Uncertain {
+					s.Next.Fingerprint = r.Fingerprint[:0]
+				}
+				return s, res, err
+			}
+		})},
 		{"held record keeps the window it had", "R13/HoldOfARerunRecordHasNoWindow", reserving(func(was reserveFunc) reserveFunc {
 			return func(r *reserve, cur record, now time.Time, seed uint64) (step, backend.Reservation, error) {
 				s, res, err := was(r, cur, now, seed)
@@ -561,6 +598,10 @@ func brokenLeases() []broken {
 func brokenStorage() []broken {
 	return []broken{
 		{"reads alias the store", "R27/ReturnedBytesAreCopies", func(s *store) { s.aliasOut = true }},
+		{"reads share one buffer", "R27/KeptBytesOutliveTheRecord", func(s *store) { s.arena = make([]byte, 1<<20) }},
+		{"sweeper fails on a new store", "R24/SweepOfAnEmptyStore", func(s *store) { s.sweepNew = true }},
+		{"sweeper counts twice", "R24/SweepRemovesWhatIsDue", func(s *store) { s.miscount = true }},
+		{"guarantees left out", "R07/GuaranteesAreStated", func(s *store) { s.silent = true }},
 		{"writes alias the caller", "R27/StoredBytesAreCopied", func(s *store) {
 			was := s.complete
 			s.complete = func(r *settle, cur record, now time.Time) (step, record, error) {
@@ -657,6 +698,7 @@ func brokenTransactions() []broken {
 		{"work runs for duplicates", "R17/DuplicateRunsNothing", func(s *store) { s.runDuplicates = true }},
 		{"panic of work swallowed", "R17/PanicOfWorkRollsBackBoth", func(s *store) { s.swallow = true }},
 		{"lost commit reported as a failure", "R18/LostCommitIsSettled", func(s *store) { s.failLostCommit = true }},
+		{"commit reported as cancelled", "R25/ContextThatEndsInWork", func(s *store) { s.ctxCommit = true }},
 		{"early commit not noticed", "R19/WorkCannotCommitByItself", func(s *store) { s.ignoreEarly = true }},
 		{"duplicates wait for ever", "R20/DuplicateOfAnOpenTransactionFailsFast", func(s *store) { s.waitForEver = true }},
 		{"join keeps the effects of failed work", "R21/ErrorOfWorkLeavesTheCallersTransactionUsable", func(s *store) { s.joinKeeps = true }},

@@ -71,6 +71,8 @@ func fingerprintChecks() []check {
 			other := over(r, 0)
 			other.Fingerprint = digests("amount 999")
 			k.mismatch(other, "a renewed attempt")
+			same := k.reserve(over(r, 0))
+			k.check(same.Outcome == backend.Existing, "the same request over a renewed attempt was answered %v; want existing", same.Outcome)
 		}},
 		{"R02/FingerprintSurvivesTakeOver", ruleStays, func(k *kit) {
 			r := k.request(k.id())
@@ -92,6 +94,8 @@ func fingerprintChecks() []check {
 			other := over(r, 0)
 			other.Fingerprint = digests("amount 999")
 			k.mismatch(other, "a held record")
+			same := k.reserve(over(r, 0))
+			k.check(same.Outcome == backend.Existing && same.Record.State == backend.Uncertain, "the same request over a held record was answered %v, %s; want existing, uncertain", same.Outcome, show(same.Record))
 		}},
 		{"R02/ReleaseUnbindsTheFingerprint", ruleUnbinds, func(k *kit) {
 			r := k.request(k.id())

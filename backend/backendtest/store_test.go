@@ -35,6 +35,8 @@ type store struct {
 	read     func(cur backend.Record, now time.Time) backend.Record
 	match    func(f *backend.Filter, r *backend.Record, now time.Time) bool
 
+	sweepNew, miscount, silent, ctxCommit                                            bool
+	arena                                                                            []byte // bytes that reads share
 	aliasOut, racy, unchecked, deaf, holdList, staleSweep                            bool
 	keepEffects, earlyEffects, ignoreUndo, blindFinish, repeatFinish, failLostCommit bool
 	ignoreEarly, waitForEver, joinBreaks, joinKeeps, swallow, runDuplicates          bool
@@ -78,6 +80,11 @@ func (s *store) unlock() { <-s.sem }
 
 func (s *store) copy(r backend.Record) backend.Record {
 	if s.aliasOut {
+		return r
+	}
+	if s.arena != nil {
+		r = r.Clone()
+		r.Body = s.arena[:copy(s.arena, r.Body)]
 		return r
 	}
 	return r.Clone()
@@ -269,6 +276,9 @@ func (s *store) Expire(ctx context.Context, r backend.ExpireRequest) (done backe
 		return done, err
 	}
 	defer s.unlock()
+	if s.sweepNew && len(s.records) == 0 {
+		return done, errNoBucket
+	}
 	limit := r.Limit
 	if limit <= 0 {
 		limit = 1000
@@ -295,6 +305,9 @@ func (s *store) Expire(ctx context.Context, r backend.ExpireRequest) (done backe
 		s.write(key, step)
 		if step.Next.State == 0 {
 			done.Removed++
+			if s.miscount {
+				done.Removed++
+			}
 		} else {
 			done.Bodies++
 		}
@@ -303,6 +316,9 @@ func (s *store) Expire(ctx context.Context, r backend.ExpireRequest) (done backe
 }
 
 func (s *store) Guarantees() backend.Guarantees {
+	if s.silent {
+		return backend.Guarantees{}
+	}
 	return backend.Guarantees{ProcessCrash: backend.Lost, MachineCrash: backend.Lost, Atomic: true}
 }
 
@@ -318,8 +334,9 @@ type storeTx struct {
 }
 
 var (
-	errEnded   = errors.New("the transaction was ended early")
-	errAborted = errors.New("the transaction is aborted")
+	errEnded    = errors.New("the transaction was ended early")
+	errNoBucket = errors.New("bucket not found")
+	errAborted  = errors.New("the transaction is aborted")
 )
 
 func (s *store) begin() *storeTx {
@@ -461,6 +478,9 @@ func (s *store) Transact(ctx context.Context, r backend.ReserveRequest, work bac
 		}()
 		if err != nil {
 			return backend.Reservation{}, err
+		}
+		if s.ctxCommit && ctx.Err() != nil {
+			return backend.Reservation{}, ctx.Err()
 		}
 		if s.lose == nil {
 			return res, nil
