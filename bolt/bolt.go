@@ -94,7 +94,7 @@ func (o *Options) withDefaults() Options {
 
 // clock returns the store's clock as records keep it: wall time in UTC to the
 // nanosecond, so that a record in memory equals the same record from disk.
-func (o *Options) clock() func() time.Time {
+func (o *Options) clock() clock {
 	now := o.Now
 	return func() time.Time { return time.Unix(0, now().UnixNano()).UTC() }
 }

@@ -7,62 +7,76 @@ import (
 	"github.com/goidem/idem/backend"
 )
 
-// change is one durable step of one held key: what the disk and then the memory
-// are to become.
+// change is one durable step of one key: what the disk, and then the memory, is
+// to become.
 type change struct {
-	k    held
+	id   backend.ID
+	hash uint64
+	gens *generations
 	next backend.Record // zero: the record goes
 	old  place          // where the disk has the current one
 	gen  generation     // of next, if it is settled
 	row  []byte         // stored form of next
 	at   place          // where write has put it
+	k    held           // in exclusive mode
 }
 
 // newChange prepares a change: the encoding is the caller's work, not the
 // writer's.
-func newChange(k held, next backend.Record, old place, now time.Time) *change {
-	c := &change{k: k, next: next, old: old}
+func newChange(id backend.ID, hash uint64, gens *generations, next backend.Record, old place, now time.Time) *change {
+	c := &change{id: id, hash: hash, gens: gens, next: next, old: old}
 	switch {
 	case settled(next.State):
 		c.gen = generationFor(now, next.KnownUntil)
-		c.row = appendRow(nil, k.e.hash, &next)
+		c.row = appendRow(make([]byte, 0, rowSize(&next)), hash, &next)
 	case next.State != 0:
-		c.row = backend.AppendRecord(nil, &next)
+		c.row = backend.AppendRecord(make([]byte, 0, rowSize(&next)), &next)
 	}
+	return c
+}
+
+// rowSize is about the size of a record's row: enough for all but long holder
+// names and evidence.
+func rowSize(r *backend.Record) int {
+	return 160 + len(r.ID.Tenant) + len(r.ID.Operation) + len(r.ID.Key) + len(r.Fingerprint) + len(r.Body)
+}
+
+// change prepares a change of the held key.
+func (k held) change(next backend.Record, old place, now time.Time) *change {
+	c := newChange(k.e.id, k.e.hash, &k.s.gens, next, old, now)
+	c.k = k
 	return c
 }
 
 // write puts the change into a transaction. It may run again after a roll-back.
 func (c *change) write(r *rows) error {
-	id, hash := c.k.e.id, c.k.e.hash
 	c.at = 0
 	if c.old == inPending && (settled(c.next.State) || c.next.State == 0) {
-		if err := r.deletePending(id); err != nil {
+		if err := r.deletePending(c.id); err != nil {
 			return err
 		}
 	}
 	if c.old != 0 && c.old != inPending {
 		// An expired record whose generation has not been dropped yet: no key has
 		// two rows.
-		if g, ok := c.k.s.gens.at(c.old.slot()); ok {
-			if err := r.deleteSettled(g, hash, c.old.seq()); err != nil {
+		if g, ok := c.gens.at(c.old.slot()); ok {
+			if err := r.deleteSettled(c.id, c.hash, g, c.old.seq()); err != nil {
 				return err
 			}
 		}
 	}
 	switch {
 	case c.next.State == 0:
-		r.wrote = true
 		return nil
 	case !settled(c.next.State):
 		c.at = inPending
-		return r.putPending(id, c.row)
+		return r.putPending(c.id, c.row)
 	}
 	seq, err := r.appendSettled(c.gen, c.row)
 	if err != nil {
 		return err
 	}
-	slot, err := c.k.s.gens.slot(c.gen)
+	slot, err := c.gens.slot(c.gen)
 	if err != nil {
 		return err
 	}
@@ -100,7 +114,7 @@ func (c *change) done(committed bool) {
 
 // store makes next the record of the held key, durably, and gives the key back.
 func (k held) store(ctx context.Context, next backend.Record, old place) error {
-	c := newChange(k, next, old, k.s.now())
+	c := k.change(next, old, k.s.now())
 	o := &op{write: c.write, done: c.done}
 	if err := k.s.writer.submit(o); err != nil {
 		k.release()

@@ -2,6 +2,9 @@ package bolt
 
 import "time"
 
+// clock is the store's clock as records keep it.
+type clock func() time.Time
+
 // systemClock is the store's clock unless Options.Now gives another one.
 func systemClock() time.Time { return time.Now() }
 

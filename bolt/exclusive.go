@@ -17,7 +17,7 @@ import (
 // makes it the only owner of the keys, so what needs no durability lives in
 // memory: reservations under Rerun, all renewals, released records.
 type exclusive struct {
-	now    func() time.Time
+	now    clock
 	db     atomic.Pointer[bbolt.DB]
 	shards [shards]shard
 	gens   generations
@@ -28,9 +28,10 @@ type exclusive struct {
 	closed   atomic.Bool
 
 	marks marks
+	sweep sync.Mutex // held while dropped generations leave the index
 }
 
-func newExclusive(db *bbolt.DB, now func() time.Time) *exclusive {
+func newExclusive(db *bbolt.DB, now clock) *exclusive {
 	s := &exclusive{now: now}
 	s.db.Store(db)
 	for i := range s.shards {

@@ -11,9 +11,10 @@ import (
 type generations struct {
 	names atomic.Pointer[[]*generation] // by slot; nil: free, or dropped and not yet forgotten
 
-	mu    sync.Mutex
-	slots map[generation]uint16
-	free  []uint16
+	mu     sync.Mutex
+	slots  map[generation]uint16
+	killed []uint16 // dropped, and the index may still name them
+	free   []uint16
 }
 
 // slot returns the slot of g, given now if it has none.
@@ -82,18 +83,29 @@ func (t *generations) all() []generation {
 
 // kill takes g out of use: lookups treat its places as empty from now on. Its
 // slot is not given out again before release.
-func (t *generations) kill(g generation) (slot uint16, ok bool) {
+func (t *generations) kill(g generation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	slot, ok = t.slots[g]
+	slot, ok := t.slots[g]
 	if !ok {
-		return 0, false
+		return
 	}
 	delete(t.slots, g)
 	names := append([]*generation(nil), *t.names.Load()...)
 	names[slot] = nil
 	t.names.Store(&names)
-	return slot, true
+	t.killed = append(t.killed, slot)
+}
+
+// dead returns the slots that were killed and not released.
+func (t *generations) dead() map[uint16]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := make(map[uint16]bool, len(t.killed))
+	for _, slot := range t.killed {
+		found[slot] = true
+	}
+	return found
 }
 
 // release makes the slots of dropped generations available again, once no place
@@ -101,7 +113,13 @@ func (t *generations) kill(g generation) (slot uint16, ok bool) {
 func (t *generations) release(slots map[uint16]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for slot := range slots {
-		t.free = append(t.free, slot)
+	left := t.killed[:0]
+	for _, slot := range t.killed {
+		if slots[slot] {
+			t.free = append(t.free, slot)
+		} else {
+			left = append(left, slot)
+		}
 	}
+	t.killed = left
 }

@@ -156,7 +156,7 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 func (k held) joinUncertain(r *rows, tx *bbolt.Tx, cur current) error {
 	rec := cur.rec
 	rec.State, rec.KnownUntil = backend.Uncertain, time.Time{}
-	return k.join(r, tx, newChange(k, rec, cur.at, k.s.now()))
+	return k.join(r, tx, k.change(rec, cur.at, k.s.now()))
 }
 
 // join writes a change into the caller's transaction and marks the key.

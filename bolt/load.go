@@ -181,7 +181,7 @@ func (s *exclusive) saveInFlight(r *rows) error {
 			if !e.known || e.rec.State != backend.InFlight || e.rec.Expired(now) {
 				continue
 			}
-			c := newChange(held{s, sh, e}, e.rec, e.at, now)
+			c := held{s, sh, e}.change(e.rec, e.at, now)
 			if err := c.write(r); err != nil {
 				sh.mu.Unlock()
 				return err

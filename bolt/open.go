@@ -7,8 +7,6 @@ import (
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
-
-	"github.com/goidem/idem/backend"
 )
 
 // initialMmap is how much address space the file gets at first: bbolt moves the
@@ -80,7 +78,7 @@ func startExclusive(db *bbolt.DB, path string, o *Options) (*DB, error) {
 		return nil, err
 	}
 	d := &DB{engine: s, excl: s, path: path}
-	d.found = inspect(path, db, false)
+	d.found = inspect(path, false)
 	return d, nil
 }
 
@@ -94,7 +92,7 @@ func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, err e
 		if err != nil {
 			return nil, err
 		}
-		if err := vet(f, lock.thorough); err != nil {
+		if err := vet(f, lock.thorough, lock.exclusive); err != nil {
 			_ = f.Close()
 			return nil, err
 		}
@@ -113,7 +111,7 @@ func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, err e
 		}
 		switch {
 		case errors.Is(err, bbolterrors.ErrTimeout):
-			err = lock.refused()
+			err = &LockError{Path: lock.path}
 		case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
 			err = errors.Join(ErrDamaged, err)
 		}
@@ -137,8 +135,3 @@ func fileError(path string, err error) error {
 }
 
 var errNoSync = errors.New("idem: the database was opened with NoSync; a store that loses what it acknowledged is none; open it without")
-
-// inspect finds out what the store gives.
-func inspect(path string, db *bbolt.DB, perCall bool) backend.Guarantees {
-	return backend.Guarantees{}
-}

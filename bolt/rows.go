@@ -138,14 +138,16 @@ func (r *rows) appendSettled(g generation, value []byte) (uint64, error) {
 	return seq, b.Put(seqKey(seq), value)
 }
 
-// deleteSettled removes one settled record and its index entry.
-func (r *rows) deleteSettled(g generation, hash, seq uint64) error {
-	b := r.bucket(g, recordPrefix)
-	if b == nil {
-		return nil
+// deleteSettled removes the record of id at (g, seq) and its index entry. It
+// makes sure that the record there is that of id: the place may be old, and its
+// number may have been given to another generation since.
+func (r *rows) deleteSettled(id backend.ID, hash uint64, g generation, seq uint64) error {
+	rec, err := r.readSettled(id, hash, g, seq)
+	if err != nil || rec.State == 0 {
+		return err
 	}
 	r.wrote = true
-	if err := b.Delete(seqKey(seq)); err != nil {
+	if err := r.bucket(g, recordPrefix).Delete(seqKey(seq)); err != nil {
 		return err
 	}
 	if x := r.bucket(g, indexPrefix); x != nil && seq <= x.Sequence() {

@@ -152,7 +152,7 @@ func (k held) outcome(ref backend.Ref, cur current, done backend.Completion) (*c
 	if err != nil {
 		return nil, err
 	}
-	return newChange(k, rec, cur.at, now), nil
+	return k.change(rec, cur.at, now), nil
 }
 
 // Transact implements the move; the request is valid.

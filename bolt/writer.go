@@ -362,21 +362,31 @@ func (w *writer) finish(batch []*op, committed bool, err error) {
 	}
 }
 
-// commitFailed decides what a failed commit means. bbolt writes the data pages,
-// syncs, writes the meta page, syncs: unless the new meta page can be seen, the
-// transaction has not happened. Lack of room is then a plain failure. Any other
-// error leaves open what a later sync would make of the pages that this one
-// could not write, so the handle is not trusted again.
+// commitFailed decides what a failed commit means. Lack of room is a plain
+// failure if the commit has certainly not happened. Any other error leaves open
+// what a later sync would make of the pages that this one could not write, so the
+// handle is not trusted again.
 func (s *exclusive) commitFailed(err error, txid int) error {
-	visible := txid
-	if look := guarded(func() error {
-		return s.bolt().View(func(tx *bbolt.Tx) error {
-			visible = tx.ID()
-			return nil
-		})
-	}); look == nil && visible < txid && noRoom(err) {
-		return fmt.Errorf("%w: %w", ErrFull, err)
+	if definite := definiteFailure(s.bolt(), err, txid); definite != nil {
+		return definite
 	}
 	s.poison()
 	return unknownCommit(err)
+}
+
+// definiteFailure returns the error of a commit that failed for lack of room
+// before it could take effect, else nil. bbolt writes the data pages, syncs, writes
+// the header, syncs: unless the new header can be seen, the transaction has not
+// happened.
+func definiteFailure(db *bbolt.DB, err error, txid int) error {
+	visible := txid
+	if look := guarded(func() error {
+		return db.View(func(tx *bbolt.Tx) error {
+			visible = tx.ID()
+			return nil
+		})
+	}); look != nil || visible >= txid || !noRoom(err) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrFull, err)
 }
