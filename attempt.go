@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,10 +61,11 @@ func (a *Attempt) LeaseUntil() time.Time {
 // frame is one link of the chain of calls that a context is inside of.
 type frame struct {
 	parent  *frame
-	b       backend.Backend
+	s       *Store
 	id      backend.ID
 	tx      bool
 	attempt *Attempt
+	ended   atomic.Bool // the call is over, although somebody kept its context
 }
 
 type frameKey struct{}
@@ -87,9 +89,16 @@ func (c *fnContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// enter returns ctx as the operation of c sees it.
-func (c *call) enter(ctx context.Context, tx bool, a *Attempt) fnContext {
-	return fnContext{Context: ctx, frame: frame{parent: frameFrom(ctx), b: c.s.b, id: c.id, tx: tx, attempt: a}}
+// enter makes into what the operation of c sees of ctx.
+func (c *call) enter(into *fnContext, ctx context.Context, tx bool, a *Attempt) {
+	into.Context = ctx
+	f := &into.frame
+	f.parent, f.s, f.id, f.tx, f.attempt = frameFrom(ctx), c.s, c.id, tx, a
+}
+
+// open reports whether f is a call in progress on the backend of s.
+func (f *frame) open(s *Store) bool {
+	return !f.ended.Load() && (f.s == s || s.comparable && f.s.comparable && f.s.b == s.b)
 }
 
 // checkNesting refuses what would wait for itself (R26): the same key anywhere
@@ -97,7 +106,7 @@ func (c *call) enter(ctx context.Context, tx bool, a *Attempt) fnContext {
 // second one. joins says that the call brings the transaction along.
 func (s *Store) checkNesting(ctx context.Context, scope Scope, id backend.ID, joins bool) error {
 	for f := frameFrom(ctx); f != nil; f = f.parent {
-		if f.b != s.b {
+		if !f.open(s) {
 			continue
 		}
 		if f.id == id {

@@ -131,6 +131,7 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 		switch res.Outcome {
 		case backend.Acquired:
 			g.acquired = true
+			g.found = g.found && rec.TookOver // not if the attempt was over otherwise by then
 			return g, nil
 		case backend.Mismatch:
 			return grant{}, &callError{sentinel: ErrFingerprintMismatch, scope: c.scope, reason: "nothing was run; use a new key for a new request"}
@@ -161,7 +162,7 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 		races = 0
 		more, err := wait.next(ctx, retryAfter)
 		if err != nil {
-			return grant{}, &callError{sentinel: ErrInFlight, scope: c.scope, reason: "the context ended while waiting for another caller", cause: err}
+			return grant{}, &InFlightError{Scope: c.scope, RetryAfter: max(retryAfter, time.Millisecond), cause: err}
 		}
 		if !more {
 			return grant{}, &InFlightError{Scope: c.scope, RetryAfter: max(retryAfter, time.Millisecond)}
@@ -179,7 +180,8 @@ const maxRaces = 16
 func (c *call) existing(ctx context.Context, req *backend.ReserveRequest, g *grant) (again bool, err error) {
 	rec := &g.rec
 	if rec.State == StateOpen || rec.Expired(g.now) {
-		req.TakeOver, req.Recovered = rec.Fence, false
+		// What RecoverWith found about an earlier attempt says nothing about this one.
+		req.TakeOver, req.Recovered, g.found, g.value = rec.Fence, false, false, nil
 		return true, nil
 	}
 	switch rec.State {

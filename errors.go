@@ -69,12 +69,21 @@ type InFlightError struct {
 	// RetryAfter is when the holder's lease ends unless it is renewed; an answer
 	// is often there much sooner.
 	RetryAfter time.Duration
+
+	cause error // what ended the wait, if the caller's context did
 }
 
 // Error names the scope and the time.
 func (e *InFlightError) Error() string {
-	return fmt.Sprintf("idem: in flight: %v is being run by another caller; try again with the same key within %v", e.Scope, e.RetryAfter.Round(time.Millisecond))
+	text := fmt.Sprintf("idem: in flight: %v is being run by another caller; try again with the same key within %v", e.Scope, e.RetryAfter.Round(time.Millisecond))
+	if e.cause != nil {
+		text += ": the wait ended early: " + e.cause.Error()
+	}
+	return text
 }
+
+// Unwrap returns the error of the context that ended a wait.
+func (e *InFlightError) Unwrap() error { return e.cause }
 
 // Is reports whether target is ErrInFlight.
 func (e *InFlightError) Is(target error) bool { return target == ErrInFlight }
@@ -222,10 +231,10 @@ func Advise(err error) Advice {
 		return false
 	}
 	switch {
+	case is(ErrUnresolved, ErrCorruptRecord, ErrUnknownVersion): // first: it may wrap any other
+		return AdviceAsk
 	case errors.As(err, &failed), is(ErrResultExpired, ErrResultUnavailable):
 		return AdviceStop
-	case is(ErrUnresolved, ErrCorruptRecord, ErrUnknownVersion):
-		return AdviceAsk
 	case is(ErrFingerprintMismatch, ErrInvalidKey, ErrNoFingerprint, ErrInvalidOption, ErrNested, ErrGuarantee, ErrNotFound, ErrStale, backend.ErrInvalidRequest):
 		return AdviceChange
 	case is(ErrInFlight, ErrLeaseLost, ErrOutcomeUnknown, ErrUnavailable, ErrRetryTransaction, context.Canceled, context.DeadlineExceeded):

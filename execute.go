@@ -31,9 +31,19 @@ func execute[T any](ctx context.Context, c *call, fn func(context.Context) (T, e
 	}
 	value, err := run(a, fn)
 	if err != nil {
-		return Result[T]{Value: value, Attempt: g.rec.Attempt}, a.fail(err)
+		return failed(a, value, err)
 	}
 	return finish(a, value, false)
+}
+
+// failed settles an attempt whose operation returned err. A stored failure has the
+// same result on this call as on a replay: no value, and the times.
+func failed[T any](a *running, value T, err error) (Result[T], error) {
+	rec, err := a.fail(err)
+	if rec.State == StateFailed {
+		return resultOf(*new(T), false, &rec), err
+	}
+	return Result[T]{Value: value, Attempt: a.rec.Attempt}, err
 }
 
 // finish stores the result of an attempt.
@@ -129,7 +139,7 @@ func (c *call) start(ctx context.Context, g *grant) *running {
 	a := &running{c: c, ref: g.rec.Ref, rec: &g.rec, detached: context.WithoutCancel(ctx)}
 	a.lease = lease{c: c, ref: a.ref, ttl: c.o.lease, ctx: a.detached, cancel: cancel}
 	a.attempt = c.attempt(a.rec, &a.lease)
-	a.ctx = c.enter(inner, false, &a.attempt)
+	c.enter(&a.ctx, inner, false, &a.attempt)
 	a.lease.start(leaseSent(g.sent, c.o.lease, &g.rec, g.now))
 	if g.rec.TookOver {
 		c.event(ctx, Event{Phase: PhaseTakeOver, Outcome: OutcomeOK, Attempt: g.rec.Attempt})
@@ -139,6 +149,7 @@ func (c *call) start(ctx context.Context, g *grant) *running {
 
 // end stops what belongs to the attempt and wakes who waits for its key.
 func (a *running) end() {
+	a.ctx.frame.ended.Store(true)
 	a.lease.stop()
 	a.lease.cancel(nil)
 	a.c.s.waiting.wake(a.c.id)
@@ -151,10 +162,12 @@ func run[T any](a *running, fn func(context.Context) (T, error)) (value T, err e
 	begun := now()
 	returned := false
 	defer func() {
+		seen := err
 		if !returned {
 			a.abort()
+			seen = errDidNotReturn
 		}
-		a.c.event(&a.ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: err})
+		a.c.event(&a.ctx, Event{Phase: PhaseFn, Outcome: okOr(seen), Attempt: a.rec.Attempt, Duration: now().Sub(begun), Err: seen})
 	}()
 	value, err = fn(&a.ctx)
 	returned = true
@@ -176,34 +189,35 @@ func (a *running) abort() {
 }
 
 // fail settles an attempt whose operation returned err, and returns the error for
-// the caller.
-func (a *running) fail(err error) error {
+// the caller, with the record where a failure was stored.
+func (a *running) fail(err error) (backend.Record, error) {
+	var none backend.Record
 	switch e := err.(type) {
 	case *permanentError:
 		f := e.failed()
 		rec, cerr := a.complete(backend.Failed, a.c.s.encodeFailure(a.c.id, f), a.c.retain.failed.Dedup, a.c.retain.failed.Dedup)
 		if cerr != nil {
-			return cerr
+			return none, cerr
 		}
 		// The answer is read back from the stored form, so that this call and every
 		// replay get an equal error, cut text included.
-		return a.c.s.decodeOutcome(a.c.scope, &rec, new(struct{}))
+		return rec, a.c.s.decodeOutcome(a.c.scope, &rec, new(struct{}))
 	case *uncertainError:
 		if _, cerr := a.settle(backend.CompleteRequest{Ref: a.ref, State: backend.Uncertain}); cerr != nil {
-			return cerr
+			return none, cerr
 		}
-		return &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: e}
+		return none, &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: e}
 	}
 	if a.lease.isLost() {
 		// Nothing is released: the key may be somebody else's by now, and the policy
 		// for abandoned attempts decides.
 		if errors.Is(err, context.Canceled) && errors.Is(context.Cause(&a.ctx), ErrLeaseLost) {
-			return &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "the operation was cancelled", cause: err}
+			return none, &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "the operation was cancelled", cause: err}
 		}
-		return err
+		return none, err
 	}
 	a.release()
-	return err
+	return none, err
 }
 
 // complete stores a settled outcome.

@@ -41,6 +41,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -79,10 +80,11 @@ func (s Scope) String() string {
 
 // Store executes operations once, over one backend. Use [New].
 type Store struct {
-	b       backend.Backend
-	o       Options
-	holder  backend.Holder
-	waiting waiters
+	b          backend.Backend
+	comparable bool // b can be compared with another backend
+	o          Options
+	holder     backend.Holder
+	waiting    waiters
 }
 
 // New returns a store over b. It does no I/O: the backend was probed when it was
@@ -92,7 +94,7 @@ func New(b backend.Backend, o *Options) (*Store, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend", ErrInvalidOption)
 	}
-	s := &Store{b: b}
+	s := &Store{b: b, comparable: reflect.ValueOf(b).Comparable()}
 	if o != nil {
 		s.o = *o
 	}
@@ -173,9 +175,10 @@ func Execute[T any](ctx context.Context, s *Store, scope Scope, key Key, hash Fi
 	if err := c.check(ctx, typeOf[T]()); err != nil {
 		return Result[T]{}, err
 	}
-	ctx, done := c.observe(ctx)
-	res, err := execute(ctx, c, fn)
-	done(res.Replayed, res.Attempt, err)
+	seen := c.observe(ctx)
+	defer seen.leave()
+	res, err := execute(seen.ctx, c, fn)
+	seen.end(res.Replayed, res.Attempt, err)
 	return res, err
 }
 

@@ -61,14 +61,14 @@ func outcomeOf(replayed bool, err error) string {
 		return OutcomeReplayed
 	case err == nil:
 		return OutcomeExecuted
+	case errors.Is(err, ErrUnresolved): // first: it may wrap any other
+		return OutcomeUncertain
 	case errors.As(err, &failed):
 		return OutcomeFailed
 	case errors.Is(err, ErrInFlight):
 		return OutcomeInFlight
 	case errors.Is(err, ErrFingerprintMismatch):
 		return OutcomeMismatch
-	case errors.Is(err, ErrUnresolved):
-		return OutcomeUncertain
 	case errors.Is(err, ErrLeaseLost):
 		return OutcomeLost
 	case errors.Is(err, ErrOutcomeUnknown):
@@ -79,18 +79,41 @@ func outcomeOf(replayed bool, err error) string {
 	return OutcomeError
 }
 
-// observe begins the observation of a call; the returned function ends it.
-func (c *call) observe(ctx context.Context) (context.Context, func(replayed bool, attempt int, err error)) {
-	o := c.s.o.Observer
-	if o == nil {
-		return ctx, func(bool, int, error) {}
+// observed is the observation of one call.
+type observed struct {
+	c     *call
+	ctx   context.Context // as the observer made it
+	begun time.Time
+	ended bool
+}
+
+// observe begins the observation of a call. The caller defers leave, and calls end
+// where the call returns.
+func (c *call) observe(ctx context.Context) observed {
+	o := observed{c: c, ctx: ctx}
+	if c.s.o.Observer != nil {
+		o.ctx, o.begun = c.s.o.Observer.Start(ctx, c.scope), now()
 	}
-	ctx = o.Start(ctx, c.scope)
-	begun := now()
-	return ctx, func(replayed bool, attempt int, err error) {
-		c.event(ctx, Event{Phase: PhaseCall, Outcome: outcomeOf(replayed, err), Attempt: attempt, Duration: now().Sub(begun), Err: err})
+	return o
+}
+
+// end reports how the call ended.
+func (o *observed) end(replayed bool, attempt int, err error) {
+	o.ended = true
+	if o.c.s.o.Observer != nil {
+		o.c.event(o.ctx, Event{Phase: PhaseCall, Outcome: outcomeOf(replayed, err), Attempt: attempt, Duration: now().Sub(o.begun), Err: err})
 	}
 }
+
+// leave reports a call that ended in a panic or Goexit.
+func (o *observed) leave() {
+	if !o.ended {
+		o.end(false, 0, errDidNotReturn)
+	}
+}
+
+// errDidNotReturn stands in events for a panic or Goexit of the operation.
+var errDidNotReturn = errors.New("idem: the operation did not return")
 
 // event reports e to the observer, if there is one.
 func (c *call) event(ctx context.Context, e Event) {

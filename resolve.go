@@ -230,7 +230,7 @@ func (s *Store) checkMove(ctx context.Context, scope Scope, id backend.ID) error
 		return err
 	}
 	for f := frameFrom(ctx); f != nil; f = f.parent {
-		if f.tx && f.b == s.b {
+		if f.tx && f.open(s) {
 			return &callError{sentinel: ErrNested, scope: scope, reason: "it would wait for the transaction that it runs in; call it afterwards"}
 		}
 	}

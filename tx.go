@@ -78,9 +78,10 @@ func ExecuteThenTx[C, T, Tx any](ctx context.Context, s *TxStore[Tx], scope Scop
 	if err := c.check(ctx, typeOf[T]()); err != nil {
 		return Result[T]{}, err
 	}
-	ctx, done := c.observe(ctx)
-	res, err := thenTx(ctx, c, s.tx, call, record)
-	done(res.Replayed, res.Attempt, err)
+	seen := c.observe(ctx)
+	defer seen.leave()
+	res, err := thenTx(seen.ctx, c, s.tx, call, record)
+	seen.end(res.Replayed, res.Attempt, err)
 	return res, err
 }
 
@@ -102,7 +103,7 @@ func thenTx[C, T, Tx any](ctx context.Context, c *call, b backend.Transactional[
 	}
 	called, err := run(a, call)
 	if err != nil {
-		return Result[T]{Attempt: g.rec.Attempt}, a.fail(err)
+		return failed(a, *new(T), err)
 	}
 	w := &txWork[T, Tx]{c: c, fn: func(ctx context.Context, tx Tx) (T, error) { return record(ctx, tx, called) }, attempt: &a.attempt}
 	rec, err := finishTx(a, b, w)
@@ -147,7 +148,7 @@ func finishTx[T, Tx any](a *running, b backend.Transactional[Tx], w *txWork[T, T
 	})
 	switch {
 	case own != nil:
-		return rec, a.fail(own.err)
+		return a.fail(own.err)
 	case err == nil && w.uncertain != nil:
 		return rec, &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: w.uncertain}
 	case errors.Is(err, ErrLeaseLost):
@@ -180,13 +181,18 @@ type transactor[Tx any] func(context.Context, backend.ReserveRequest, backend.Wo
 
 // inTx is ExecuteTx and ExecuteIn behind their checks.
 func inTx[T, Tx any](ctx context.Context, c *call, fn func(context.Context, Tx) (T, error), transact transactor[Tx]) (Result[T], error) {
-	ctx, done := c.observe(ctx)
+	seen := c.observe(ctx)
+	defer seen.leave()
 	w := &txWork[T, Tx]{c: c, fn: fn}
-	g, err := c.acquire(ctx, func(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
+	defer func() {
+		if w.number > 0 { // this call held the key for a while
+			c.s.waiting.wake(c.id)
+		}
+	}()
+	g, err := c.acquire(seen.ctx, func(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
 		res, err := transact(ctx, *r, w.run)
 		return res, c.transactError(ctx, err)
 	})
-	defer c.s.waiting.wake(c.id)
 	var res Result[T]
 	switch {
 	case err != nil:
@@ -205,7 +211,7 @@ func inTx[T, Tx any](ctx context.Context, c *call, fn func(context.Context, Tx) 
 	default:
 		res = resultOf(w.value, false, &g.rec)
 	}
-	done(res.Replayed, res.Attempt, err)
+	seen.end(res.Replayed, res.Attempt, err)
 	return res, err
 }
 
@@ -257,8 +263,10 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 	}
 	begun := now()
 	w.running = true
-	inner := c.enter(ctx, true, attempt)
-	value, err := w.fn(&inner, tx)
+	inner := new(fnContext)
+	c.enter(inner, ctx, true, attempt)
+	defer inner.frame.ended.Store(true)
+	value, err := w.fn(inner, tx)
 	w.running = false
 	c.event(ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: w.number, Duration: now().Sub(begun), Err: err})
 	switch e := err.(type) {
