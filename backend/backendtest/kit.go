@@ -66,6 +66,7 @@ func (k *kit) need(have bool, what string) {
 // exact reports whether the store's clock moves only, or nearly only, when the
 // suite moves it, so that it makes sense to look shortly before an end.
 func (k *kit) exact() bool {
+	k.t.Helper()
 	if k.h.MaxAdvance > 0 {
 		k.t.Log("NOT CHECKED: the time shortly before the end, because Advance really waits")
 		return false

@@ -2,6 +2,7 @@ package backendtest_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/goidem/idem/backend"
 	"github.com/goidem/idem/backend/backendtest"
@@ -47,4 +48,17 @@ func harness(alter func(s *store)) *backendtest.TxHarness[*storeTx] {
 // one.
 func TestSuiteAcceptsARightStore(t *testing.T) {
 	backendtest.RunTx(t, func(testing.TB) *backendtest.TxHarness[*storeTx] { return harness(nil) })
+}
+
+// Stores whose clock cannot be moved run the suite too: it really waits, and says
+// what it cannot look at.
+func TestSuiteWithARealClock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("really waits")
+	}
+	backendtest.RunTx(t, func(testing.TB) *backendtest.TxHarness[*storeTx] {
+		h := harness(func(s *store) { s.now = time.Now })
+		h.Advance, h.MaxAdvance, h.Unit, h.Tick, h.Parallel = time.Sleep, 2*time.Second, 150*time.Millisecond, time.Millisecond, true
+		return h
+	})
 }
