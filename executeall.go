@@ -2,7 +2,6 @@ package idem
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -61,23 +60,25 @@ func ExecuteAll[E, T any](ctx context.Context, s *Store, scope Scope, items []E,
 	var crew crew
 	for range min(o.parallel, len(firsts)) {
 		crew.Go(func() {
+			defer stopped.Store(true) // at the end of the list, or of a panic
 			for !stopped.Load() {
 				n := int(next.Add(1)) - 1
 				if n >= len(firsts) {
 					return
 				}
 				it := &firsts[n]
-				done := false
-				func() {
+				r, err := Execute(ctx, s, scope, it.key, it.hash, func(ctx context.Context) (T, error) {
+					returned := false
 					defer func() {
-						if !done {
+						if !returned { // before the key is settled, which may take its time
 							stopped.Store(true)
 						}
 					}()
-					r, err := Execute(ctx, s, scope, it.key, it.hash, func(ctx context.Context) (T, error) { return fn(ctx, items[it.index]) }, each...)
-					results[it.index] = ItemResult[T]{Result: r, Err: err}
-					done = true
-				}()
+					v, err := fn(ctx, items[it.index])
+					returned = true
+					return v, err
+				}, each...)
+				results[it.index] = ItemResult[T]{Result: r, Err: err}
 			}
 		})
 	}
@@ -113,12 +114,14 @@ func groupTwins[E any](items []E, identify func(E) (Key, Fingerprint)) (firsts [
 	seen := make(map[Key]int, len(items)) // key -> index in firsts
 	for i, item := range items {
 		key, hash := identify(item)
-		if n, ok := seen[key]; ok {
+		if n, ok := seen[key]; ok && hash.Err() == nil {
 			f := &firsts[n]
-			twins = append(twins, twinItem{index: i, of: f.index, same: f.hash.sum == hash.sum && f.hash.off == hash.off && errors.Is(hash.err, f.hash.err)})
+			twins = append(twins, twinItem{index: i, of: f.index, same: f.hash.sum == hash.sum && f.hash.off == hash.off})
 			continue
 		}
-		seen[key] = len(firsts)
+		if hash.Err() == nil { // an item that is refused is nobody's twin
+			seen[key] = len(firsts)
+		}
 		firsts = append(firsts, batchItem{index: i, key: key, hash: hash})
 	}
 	return firsts, twins
