@@ -3,6 +3,7 @@ package bolt
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 type exclusive struct {
 	now    clock
 	db     atomic.Pointer[bbolt.DB]
+	file   *os.File // behind db, if Open opened it; guarded by compacting
 	shards [shards]shard
 	gens   generations
 	fences fences
@@ -26,6 +28,8 @@ type exclusive struct {
 
 	poisoned atomic.Bool
 	closed   atomic.Bool
+
+	compacting sync.Mutex
 
 	marks marks
 	sweep sync.Mutex // held while dropped generations leave the index

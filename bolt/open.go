@@ -19,15 +19,7 @@ func openExclusive(path string, o *Options) (*DB, error) {
 		return nil, fileError(path, err)
 	}
 	lock := locking{path: path, exclusive: true, wait: o.OpenTimeout}
-	db, err := openBolt(path, &bbolt.Options{
-		// A big free list, written with every commit, would make each of them several
-		// times slower for ever after a big removal.
-		NoFreelistSync:  true,
-		FreelistType:    bbolt.FreelistMapType,
-		InitialMmapSize: initialMmap,
-		MaxSize:         o.MaxSize,
-		NoStatistics:    true,
-	}, &lock)
+	db, file, err := openBolt(path, exclusiveOptions(o.MaxSize), &lock)
 	if err != nil {
 		return nil, fileError(path, err)
 	}
@@ -36,8 +28,21 @@ func openExclusive(path string, o *Options) (*DB, error) {
 		_ = guarded(db.Close)
 		return nil, fileError(path, err)
 	}
-	d.owned = true
+	d.owned, d.excl.file = true, file
 	return d, nil
+}
+
+// exclusiveOptions are bbolt's options for a file that stays open.
+func exclusiveOptions(maxSize int) *bbolt.Options {
+	return &bbolt.Options{
+		// A big free list, written with every commit, would make each of them several
+		// times slower for ever after a big removal.
+		NoFreelistSync:  true,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: initialMmap,
+		MaxSize:         maxSize,
+		NoStatistics:    true,
+	}
 }
 
 // newShared builds a store on the caller's database.
@@ -84,8 +89,7 @@ func startExclusive(db *bbolt.DB, path string, o *Options) (*DB, error) {
 
 // openBolt opens a bbolt file that exists. The lock is taken and the file checked
 // before bbolt sees it.
-func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, err error) {
-	var file *os.File
+func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, file *os.File, err error) {
 	o.Timeout = lock.wait
 	o.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		f, err := lock.open(name, flag&^os.O_CREATE, mode)
@@ -115,9 +119,9 @@ func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, err e
 		case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
 			err = errors.Join(ErrDamaged, err)
 		}
-		return nil, err
+		return nil, nil, err
 	}
-	return db, nil
+	return db, file, nil
 }
 
 // fileError says which file an error is about, once.

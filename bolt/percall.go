@@ -63,7 +63,7 @@ func (p *perCall) read(ctx context.Context, fn func(*rows) error) error {
 }
 
 func (p *perCall) readWith(lock *locking, fn func(*rows) error) error {
-	db, err := openBolt(p.path, &bbolt.Options{ReadOnly: true, NoStatistics: true}, lock)
+	db, _, err := openBolt(p.path, &bbolt.Options{ReadOnly: true, NoStatistics: true}, lock)
 	if err != nil {
 		return fileError(p.path, err)
 	}
@@ -103,7 +103,7 @@ func (p *perCall) write(ctx context.Context, create bool, fn func(*rows) error) 
 		}
 	}
 	lock := locking{path: p.path, exclusive: true, wait: p.o.LockWait, done: ctx.Done()}
-	db, err := openBolt(p.path, &bbolt.Options{
+	db, _, err := openBolt(p.path, &bbolt.Options{
 		FreelistType: bbolt.FreelistMapType,
 		MaxSize:      p.o.MaxSize,
 		NoStatistics: true,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // maxBatch bounds the members of one transaction, so that the first of them is
@@ -270,29 +271,27 @@ func (w *writer) try(take func() []*op) (failed *op) {
 		w.finish(take(), false, poisoned)
 		return nil
 	}
-	err := guarded(func() error {
-		return w.s.bolt().Update(func(tx *bbolt.Tx) error {
-			batch, taken = take(), true
-			r, err := newRows(tx)
-			if err != nil {
-				return err
+	err := w.s.update(func(tx *bbolt.Tx) error {
+		batch, taken = take(), true
+		r, err := newRows(tx)
+		if err != nil {
+			return err
+		}
+		// The first handler to run: whatever a later one does, the commit stands.
+		tx.OnCommit(func() { onDisk = true })
+		w.s.settleEnded(r)
+		txid = tx.ID()
+		for _, o := range batch {
+			if err := o.apply(r); err != nil {
+				failed, failure = o, err
+				return errAborted
 			}
-			// The first handler to run: whatever a later one does, the commit stands.
-			tx.OnCommit(func() { onDisk = true })
-			w.s.settleEnded(r)
-			txid = tx.ID()
-			for _, o := range batch {
-				if err := o.apply(r); err != nil {
-					failed, failure = o, err
-					return errAborted
-				}
-			}
-			if !r.wrote {
-				return errNothing
-			}
-			began = stopwatch()
-			return nil
-		})
+		}
+		if !r.wrote {
+			return errNothing
+		}
+		began = stopwatch()
+		return nil
 	})
 	if !taken {
 		batch = take()
@@ -318,6 +317,28 @@ func (w *writer) try(take func() []*op) (failed *op) {
 		w.finish(batch, false, w.s.commitFailed(err, txid))
 	}
 	return nil
+}
+
+// update runs fn in a write transaction of the current file.
+func (s *exclusive) update(fn func(*bbolt.Tx) error) error {
+	for {
+		db := s.bolt()
+		moved := false
+		err := guarded(func() error {
+			return db.Update(func(tx *bbolt.Tx) error {
+				// Compaction holds the write lock of the old file until the new one is in
+				// place: what gets the lock afterwards must not commit to the old one.
+				if moved = s.bolt() != db; moved {
+					return errNothing
+				}
+				return fn(tx)
+			})
+		})
+		if moved || errors.Is(err, bbolterrors.ErrDatabaseNotOpen) && s.bolt() != db {
+			continue
+		}
+		return err
+	}
 }
 
 // apply runs the op inside the transaction of r.
