@@ -79,15 +79,15 @@ func TestModelSwitches(t *testing.T) {
 		rep := (&Model{Off: off, Start: in.Start(), Invariants: invariants}).Explore()
 		switch {
 		case breaks == "" && rep.Broken != nil:
-			t.Errorf("without %v: want nothing broken; the model %v", off, rep)
+			t.Errorf("with %v: want nothing broken; the model %v", off, rep)
 		case breaks != "" && rep.Broken == nil:
-			t.Errorf("without %v: want %s broken; the model finds %v", off, breaks, rep)
+			t.Errorf("with %v: want %s broken; the model finds %v", off, breaks, rep)
 		case breaks != "" && rep.Broken.Name != breaks:
-			t.Errorf("without %v: want %s broken; the model %v", off, breaks, rep)
+			t.Errorf("with %v: want %s broken; the model %v", off, breaks, rep)
 		case breaks != "":
-			t.Logf("without %v, after %d states, %d steps: the protocol %v", off, rep.States, len(rep.Trace), rep)
+			t.Logf("with %v, after %d states, %d steps: the protocol %v", off, rep.States, len(rep.Trace), rep)
 		default:
-			t.Logf("without %v: %v", off, rep)
+			t.Logf("with %v: %v", off, rep)
 		}
 	}
 	for _, b := range bites {
