@@ -211,7 +211,7 @@ func (a *running) fail(err error) (backend.Record, error) {
 	if a.lease.isLost() {
 		// Nothing is released: the key may be somebody else's by now, and the policy
 		// for abandoned attempts decides.
-		if errors.Is(err, context.Canceled) && errors.Is(context.Cause(&a.ctx), ErrLeaseLost) {
+		if errors.Is(err, context.Canceled) {
 			return none, &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "the operation was cancelled", cause: err}
 		}
 		return none, err

@@ -31,8 +31,21 @@ type lease struct {
 	timer   *time.Timer
 	lost    bool
 	stopped bool
-	renew   context.CancelFunc // of the renewal that is under way
-	idle    chan struct{}      // closed when that renewal has ended
+	renew   context.CancelFunc      // of the renewal that is under way
+	idle    chan struct{}           // closed when that renewal has ended
+	too     context.CancelCauseFunc // see cancelsToo
+}
+
+// cancelsToo makes the loss of the lease end another context as well: one that is
+// detached from the caller's, whose end may have come before.
+func (l *lease) cancelsToo(cancel context.CancelCauseFunc) {
+	l.mu.Lock()
+	l.too = cancel
+	lost := l.lost
+	l.mu.Unlock()
+	if lost {
+		cancel(ErrLeaseLost)
+	}
 }
 
 // start takes up a lease that was granted to a request sent at sent.
@@ -105,8 +118,12 @@ func (l *lease) lose() {
 		return
 	}
 	l.lost = true
+	too := l.too
 	l.mu.Unlock()
 	l.cancel(ErrLeaseLost)
+	if too != nil {
+		too(ErrLeaseLost)
+	}
 	l.c.event(l.ctx, Event{Phase: PhaseLeaseLost, Outcome: OutcomeLost, Err: ErrLeaseLost})
 }
 

@@ -127,12 +127,7 @@ func finishTx[T, Tx any](a *running, b backend.Transactional[Tx], w *txWork[T, T
 	// lease is lost, and by nothing of the caller's.
 	ctx, cancel := context.WithCancelCause(a.detached)
 	defer cancel(nil)
-	stop := context.AfterFunc(&a.ctx, func() {
-		if errors.Is(context.Cause(&a.ctx), ErrLeaseLost) {
-			cancel(ErrLeaseLost)
-		}
-	})
-	defer stop()
+	a.lease.cancelsToo(cancel)
 	var own *workError
 	err = a.persist(func(limited context.Context) error {
 		// The time limit of persist bounds the tries, not a transaction under way.
@@ -151,7 +146,7 @@ func finishTx[T, Tx any](a *running, b backend.Transactional[Tx], w *txWork[T, T
 		return a.fail(own.err)
 	case err == nil && w.uncertain != nil:
 		return rec, &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: w.uncertain}
-	case errors.Is(err, ErrLeaseLost):
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, context.Canceled) && !errors.Is(err, ErrOutcomeUnknown) && a.lease.isLost():
 		return rec, &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "nothing was committed"}
 	case err != nil:
 		return rec, &callError{sentinel: ErrOutcomeUnknown, scope: a.c.scope, reason: "the call was made, its record may not be committed; ask again with the same key", cause: err}
@@ -261,14 +256,7 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 		made := c.attempt(&res.Record, nil)
 		attempt = &made
 	}
-	begun := now()
-	w.running = true
-	inner := new(fnContext)
-	c.enter(inner, ctx, true, attempt)
-	defer inner.frame.ended.Store(true)
-	value, err := w.fn(inner, tx)
-	w.running = false
-	c.event(ctx, Event{Phase: PhaseFn, Outcome: okOr(err), Attempt: w.number, Duration: now().Sub(begun), Err: err})
+	value, err := w.call(ctx, tx, attempt)
 	switch e := err.(type) {
 	case nil:
 	case *permanentError:
@@ -287,6 +275,25 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 		State: StateCompleted, Body: c.s.encodeResult(c.id, v),
 		ReplayFor: c.replayFor(v), KnownFor: c.retain.completed.Dedup,
 	}, nil
+}
+
+// call calls the function once.
+func (w *txWork[T, Tx]) call(ctx context.Context, tx Tx, a *Attempt) (value T, err error) {
+	begun := now()
+	inner := new(fnContext)
+	w.c.enter(inner, ctx, true, a)
+	w.running = true
+	defer func() {
+		inner.frame.ended.Store(true)
+		seen := err
+		if w.running {
+			seen = errDidNotReturn
+		}
+		w.c.event(ctx, Event{Phase: PhaseFn, Outcome: okOr(seen), Attempt: w.number, Duration: now().Sub(begun), Err: seen})
+	}()
+	value, err = w.fn(inner, tx)
+	w.running = false
+	return value, err
 }
 
 // attempt is what the operation sees of its reservation.
