@@ -44,6 +44,7 @@ import (
 	"reflect"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goidem/idem/backend"
 )
@@ -105,12 +106,27 @@ func New(b backend.Backend, o *Options) (*Store, error) {
 	if err := have.Check(&s.o.Require); err != nil {
 		return nil, err
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	s.holder = backend.Holder{Host: host, PID: os.Getpid(), Started: processStart()}
+	s.holder = backend.Holder{Host: hostName(), PID: os.Getpid(), Started: processStart()}
 	return s, nil
+}
+
+// hostName is this machine's name as backends accept it. A machine's odd name must
+// not be the reason why nothing runs.
+func hostName() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		return "unknown"
+	}
+	return storableHost(host)
+}
+
+func storableHost(host string) string {
+	host = strings.ToValidUTF8(strings.ReplaceAll(host, "\x00", "?"), "?")
+	for len(host) > backend.MaxHost {
+		_, last := utf8.DecodeLastRuneInString(host)
+		host = host[:len(host)-last]
+	}
+	return host
 }
 
 // Guarantees returns what the backend found out about its store when it was
