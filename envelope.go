@@ -144,7 +144,7 @@ func (s *Store) decodeOutcome(scope Scope, rec *backend.Record, v any) error {
 	}
 	e, err := parseEnvelope(rec.Body)
 	if err != nil {
-		return &callError{sentinel: ErrCorruptRecord, scope: scope, cause: err}
+		return &callError{sentinel: unreadable(err), scope: scope, reason: "nothing was run", cause: err}
 	}
 	if (rec.State == StateFailed) != (e.kind == kindFailure || e.kind == kindFailureCode) {
 		return &callError{sentinel: ErrCorruptRecord, scope: scope, reason: "state and outcome contradict each other"}
@@ -159,14 +159,23 @@ func (s *Store) decodeOutcome(scope Scope, rec *backend.Record, v any) error {
 	case kindFailure:
 		var f storedFailure
 		if err := s.decode(rec.ID, e, &f); err != nil {
-			return &callError{sentinel: ErrCorruptRecord, scope: scope, reason: "the stored failure does not decode", cause: hideUnlessOurs(err)}
+			return &callError{sentinel: unreadable(err), scope: scope, reason: "the stored failure does not decode", cause: hideUnlessOurs(err)}
 		}
 		return &FailedError{Code: f.Code, Message: f.Message}
 	}
 	if err := s.decode(rec.ID, e, v); err != nil {
-		return &callError{sentinel: ErrCorruptRecord, scope: scope, reason: fmt.Sprintf("the stored result does not decode into %T; nothing was run", v), cause: hideUnlessOurs(err)}
+		return &callError{sentinel: unreadable(err), scope: scope, reason: fmt.Sprintf("the stored result does not decode into %T; nothing was run", v), cause: hideUnlessOurs(err)}
 	}
 	return nil
+}
+
+// unreadable returns the sentinel for an outcome that cannot be read: one from a
+// version to come is not corrupt.
+func unreadable(err error) error {
+	if errors.Is(err, ErrUnknownVersion) {
+		return ErrUnknownVersion
+	}
+	return ErrCorruptRecord
 }
 
 func (s *Store) decode(id backend.ID, e envelope, v any) error {
