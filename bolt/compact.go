@@ -134,6 +134,9 @@ func createCopy(temp, path string, maxSize int) (db *bbolt.DB, file *os.File, er
 		db, err = bbolt.Open(path, 0o600, o)
 		return err
 	})
+	if err == nil {
+		db.AllocSize = growBy(0)
+	}
 	return db, file, err
 }
 

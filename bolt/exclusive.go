@@ -20,7 +20,7 @@ import (
 type exclusive struct {
 	now    clock
 	db     atomic.Pointer[bbolt.DB]
-	file   *os.File // behind db, if Open opened it; guarded by compacting
+	file   *os.File // behind db, if Open opened it; changes under bbolt's write lock
 	shards [shards]shard
 	gens   generations
 	fences fences

@@ -145,6 +145,8 @@ func TestChild(t *testing.T) {
 	parts := map[string]func() error{
 		"hold":    childHold,
 		"percall": childPerCall,
+		"crash":   childCrash,
+		"full":    childFull,
 	}
 	if err := parts[part](); err != nil {
 		fmt.Fprintln(os.Stderr, err)

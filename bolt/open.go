@@ -23,13 +23,21 @@ func openExclusive(path string, o *Options) (*DB, error) {
 	if err != nil {
 		return nil, fileError(path, err)
 	}
-	d, err := startExclusive(db, path, o)
+	db.AllocSize = growBy(0)
+	d, err := startExclusive(db, file, path, o)
 	if err != nil {
 		_ = guarded(db.Close)
 		return nil, fileError(path, err)
 	}
-	d.owned, d.excl.file = true, file
+	d.owned = true
 	return d, nil
+}
+
+// growBy returns by how much a file of this size grows when it must: an eighth.
+// bbolt's fixed 16 MB would make every small store that large.
+func growBy(size int64) int {
+	const least, most = 1 << 20, 16 << 20
+	return int(min(max(size/8, least), most))
 }
 
 // exclusiveOptions are bbolt's options for a file that stays open.
@@ -67,15 +75,16 @@ func newShared(db *bbolt.DB, o *Options) (*DB, error) {
 	if err != nil {
 		return nil, fileError(path, err)
 	}
-	d, err := startExclusive(db, path, o)
+	d, err := startExclusive(db, nil, path, o)
 	if err != nil {
 		return nil, fileError(path, err)
 	}
 	return d, nil
 }
 
-func startExclusive(db *bbolt.DB, path string, o *Options) (*DB, error) {
+func startExclusive(db *bbolt.DB, file *os.File, path string, o *Options) (*DB, error) {
 	s := newExclusive(db, o.clock())
+	s.file = file
 	if err := s.load(); err != nil {
 		return nil, err
 	}

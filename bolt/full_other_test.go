@@ -1,0 +1,5 @@
+//go:build !linux
+
+package bolt
+
+func childFull() error { return nil }
