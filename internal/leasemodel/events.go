@@ -37,11 +37,13 @@ type Event struct {
 	Effect bool    // for crash and the outcomes of fn: the operation took effect
 }
 
+// lint:const a table, never changed
 var messageNames = map[message]string{
 	msgPlain: "reserve", msgTake: "takeover", msgComplete: "complete",
 	msgMark: "complete (uncertain)", msgRelease: "release", msgRenew: "renew",
 }
 
+// lint:const a table, never changed
 var orderNames = map[order]string{
 	orderResolve: "resolve", orderForget: "forget", orderForce: "forget (forced)",
 }
@@ -168,6 +170,7 @@ func (a answer) String() string {
 		"uncertain", "mismatch", "gone", "done", "lease lost"}[a]
 }
 
+// String returns the policy's name.
 func (p Policy) String() string {
 	return [...]string{"no policy", "Rerun", "Recover", "Hold"}[p]
 }

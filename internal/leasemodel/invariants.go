@@ -16,6 +16,8 @@ type Invariant struct {
 
 // Harms are what users would notice: a second effect, a lost or foreign result, a
 // key that is stuck or given away.
+//
+// lint:const a table, never changed
 var Harms = []Invariant{
 	{"completion-stands", "R3 R12", "the first completion recorded for a key stays as it is until it expires or is forgotten", completionStands},
 	{"acknowledged-result-stays", "R12 R15", "an attempt that was told that its completion stands finds its own result in the store", acknowledgedResultStays},
@@ -39,6 +41,8 @@ var Harms = []Invariant{
 
 // Forms are R3's words themselves. A clause that breaks only these does no harm
 // that the model can see.
+//
+// lint:const a table, never changed
 var Forms = []Invariant{
 	{"copies-change-nothing", "R3", "a copy of a move that meets its own token in another state, or another token, changes nothing", copiesChangeNothing},
 }

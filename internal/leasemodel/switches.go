@@ -59,6 +59,8 @@ type Clause struct {
 }
 
 // Clauses lists every clause that can be turned off.
+//
+// lint:const a table, never changed
 var Clauses = []Clause{
 	{ReserveCopyReopens, "reserve-copy-reopens-open-record", "R3", "a copy of a reserve that meets its own token in an open record puts it back in flight"},
 	{RepeatedReserveExtends, "repeated-reserve-extends-lease", "R3", "a copy of a reserve starts the lease again"},
