@@ -11,12 +11,15 @@ import (
 	"github.com/goidem/idem/expiry"
 )
 
-// call is one Execute, in any mode, without its type parameters.
+// call is one Execute, in any mode, without its type parameters. Its request is
+// part of it: a call that ends in a replay is one allocation of ours.
 type call struct {
 	s     *Store
 	scope Scope
 	id    backend.ID
 	hash  Fingerprint
+	print [storedFingerprint]byte
+	req   backend.ReserveRequest
 	o     callOptions
 	joins bool // ExecuteIn: the transaction is the caller's
 
@@ -106,9 +109,10 @@ type reserver func(ctx context.Context, r *backend.ReserveRequest) (backend.Rese
 // or an error. It takes over what is open, expired or abandoned, always by
 // compare-and-set on the fence that it saw, and waits as the caller allows.
 func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
-	req := backend.ReserveRequest{
+	req := &c.req
+	*req = backend.ReserveRequest{
 		Ref:         backend.Ref{ID: c.id, Owner: newOwner()},
-		Fingerprint: c.hash.stored(),
+		Fingerprint: c.hash.stored(c.print[:0]),
 		TTL:         c.o.lease,
 		KnownFor:    c.retain.abandoned.Dedup,
 		OnAbandoned: c.policy(),
@@ -120,7 +124,7 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 	for races := 0; ; {
 		req.Wait = wait.left()
 		g.sent = now()
-		res, err := try(ctx, &req)
+		res, err := try(ctx, req)
 		if err != nil {
 			return grant{}, err
 		}
@@ -141,7 +145,7 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 				continue
 			}
 		case backend.Existing:
-			again, err := c.existing(ctx, &req, &g)
+			again, err := c.existing(ctx, &g)
 			switch {
 			case err != nil:
 				return grant{}, err
@@ -174,11 +178,11 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 // somebody was faster, before it counts as waiting.
 const maxRaces = 16
 
-// existing looks at a record that stands in the way. again means that req was
-// changed to take the record over. Otherwise the record is settled, or in flight
-// and to be waited for.
-func (c *call) existing(ctx context.Context, req *backend.ReserveRequest, g *grant) (again bool, err error) {
-	rec := &g.rec
+// existing looks at a record that stands in the way. again means that the request
+// was changed to take the record over. Otherwise the record is settled, or in
+// flight and to be waited for.
+func (c *call) existing(ctx context.Context, g *grant) (again bool, err error) {
+	req, rec := &c.req, &g.rec
 	if rec.State == StateOpen || rec.Expired(g.now) {
 		// What RecoverWith found about an earlier attempt says nothing about this one.
 		req.TakeOver, req.Recovered, g.found, g.value = rec.Fence, false, false, nil

@@ -85,10 +85,14 @@ func (f Fingerprint) Err() error {
 	return nil
 }
 
-// stored returns the form that backends keep and compare.
-func (f *Fingerprint) stored() []byte {
+// storedFingerprint is the length of the form that backends keep, in bytes.
+const storedFingerprint = 1 + sha256.Size
+
+// stored returns the form that backends keep and compare, appended to b; nil for
+// none.
+func (f *Fingerprint) stored(b []byte) []byte {
 	if f.off {
 		return nil
 	}
-	return append([]byte{fingerprintVersion}, f.sum[:]...)
+	return append(append(b, fingerprintVersion), f.sum[:]...)
 }
