@@ -4,45 +4,91 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/goidem/idem"
+	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/bolt"
 	"github.com/goidem/idem/cmd/idem/internal/command"
+	"github.com/goidem/idem/cmd/idem/internal/config"
+	"github.com/goidem/idem/cmd/idem/internal/storage"
 )
 
 // Exit statuses of idem itself, taken from sysexits.h and the shell's own where
 // one fits, so that they do not meet those that commands use by habit.
 const (
-	exitUsage      = 64  // the call is wrong
-	exitMismatch   = 65  // the key was used for another command
-	exitStore      = 69  // the store cannot be used
-	exitInternal   = 70  // anything else
-	exitGone       = 74  // it happened, its output is not kept any more
-	exitInFlight   = 75  // another run is under way; try again later
-	exitUnresolved = 76  // nobody knows whether it happened; a person has to look
-	exitNotFound   = 66  // there is no record
-	exitNoCommand  = 127 // the command could not be started
+	exitUsage       = 64  // the call is wrong
+	exitMismatch    = 65  // the key was used for another command
+	exitNotFound    = 66  // there is no record
+	exitStore       = 69  // the store cannot be used
+	exitInternal    = 70  // anything else
+	exitDamaged     = 71  // the store, or a record in it, cannot be read
+	exitStale       = 73  // the record is not the one to change
+	exitGone        = 74  // it happened, its output is not kept any more
+	exitInFlight    = 75  // another run is under way; try again later
+	exitUnresolved  = 76  // nobody knows whether it happened; a person has to look
+	exitConfig      = 78  // the file of policies, or what the store promises
+	exitNoCommand   = 127 // the command could not be started
+	exitInterrupted = 130 // stopped by a signal
 )
 
+// exitCode explains one status.
+type exitCode struct {
+	Code    int    `json:"code"`
+	Meaning string `json:"meaning"`
+	Next    string `json:"next"`
+}
+
+// exitCodes is the page that people read.
+func exitCodes() []exitCode {
+	return []exitCode{
+		{0, "done; for idem run also: the command ended with 0, now or earlier", "nothing"},
+		{exitUsage, "the call is wrong; nothing was run or changed", "idem help COMMAND"},
+		{exitMismatch, "the key was used before for another command; nothing was run", "another key, or the first command"},
+		{exitNotFound, "there is no record of the key", "check --op, --tenant and --key: idem list"},
+		{exitStore, "the store cannot be used: missing, locked, full, no store at all; nothing was run or changed, unless the message says so", "idem doctor"},
+		{exitInternal, "anything else", "read the message"},
+		{exitDamaged, "the store or a record in it is damaged, or newer than this program; nothing was run or changed", "idem check; restore a copy"},
+		{exitStale, "the record is not, or no longer, the one to change; nothing was changed", "idem get, and decide again"},
+		{exitGone, "it happened; its result is not kept any more", "nothing: do not run it again"},
+		{exitInFlight, "somebody is running it; nothing was run or changed", "the same call later, or --wait"},
+		{exitUnresolved, "nobody knows whether it happened; nothing was run", "find out, then idem resolve"},
+		{exitConfig, "the file of policies is wrong, or the store promises less than required; nothing was run", "mend what the message names"},
+		{exitNoCommand, "the command could not be started; the key is free", "check the command"},
+		{exitInterrupted, "stopped by Ctrl-C or a signal", "the same call again"},
+	}
+}
+
 func newExitCodes() *cobra.Command {
-	return &cobra.Command{
+	var long strings.Builder
+	long.WriteString("idem run ends with the status of the command, now or on replay. idem's own:\n\n")
+	for _, c := range exitCodes() {
+		fmt.Fprintf(&long, "  %-4d %s\n       next: %s\n", c.Code, c.Meaning, c.Next)
+	}
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "exit-codes",
 		Short: "What the exit statuses mean",
-		Long: `idem run ends with the status of the command, now or on replay. idem's own:
-
-  64   the call is wrong
-  65   the key was used before for another command
-  66   there is no record of the key
-  69   the store cannot be used; nothing was run, unless the message says so
-  70   anything else
-  74   the command ran earlier, its output is not kept any more
-  75   the command is being run by somebody else; try again later
-  76   nobody knows whether the command took effect; a person has to look
-  127  the command could not be started`,
+		Long:  strings.TrimSuffix(long.String(), "\n"),
+		Example: `  idem help exit-codes
+  idem exit-codes --json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !asJSON {
+				return cmd.Help()
+			}
+			for _, c := range exitCodes() {
+				if err := printJSON(c); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
 	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
 }
 
 type usageError struct {
@@ -58,15 +104,43 @@ type storeError struct{ err error }
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
+// nextError is an error together with what to type next.
+type nextError struct {
+	err  error
+	next string
+}
+
+func (e *nextError) Error() string { return e.err.Error() }
+func (e *nextError) Unwrap() error { return e.err }
+
+// withNext says what to type next about an error; nil stays nil.
+func withNext(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &nextError{err: err, next: fmt.Sprintf(format, args...)}
+}
+
+// errNotTheOne: a record is in a state that the command does not touch.
+var errNotTheOne = errors.New("nothing was changed")
+
 // exitStatus maps an error to the status that idem ends with.
 func exitStatus(err error) int {
 	var (
-		exit  *command.ExitError
-		start *command.StartError
-		usage *usageError
-		store *storeError
+		exit   *command.ExitError
+		start  *command.StartError
+		usage  *usageError
+		store  *storeError
+		policy *config.Error
 	)
-	is := func(target error) bool { return errors.Is(err, target) }
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
 	switch {
 	case err == nil:
 		return 0
@@ -74,22 +148,28 @@ func exitStatus(err error) int {
 		return exit.Code
 	case errors.As(err, &start):
 		return exitNoCommand
-	case errors.As(err, &usage), is(idem.ErrInvalidKey), is(idem.ErrInvalidOption):
+	case errors.As(err, &usage), is(idem.ErrInvalidKey, idem.ErrInvalidOption, backend.ErrInvalidRequest):
 		return exitUsage
-	case is(idem.ErrInFlight), is(idem.ErrLeaseLost):
+	case errors.As(err, &policy), is(idem.ErrGuarantee):
+		return exitConfig
+	case is(idem.ErrInFlight, idem.ErrLeaseLost):
 		return exitInFlight
 	case is(idem.ErrFingerprintMismatch):
 		return exitMismatch
-	case is(idem.ErrUnresolved), is(idem.ErrOutcomeUnknown):
+	case is(idem.ErrUnresolved, idem.ErrOutcomeUnknown):
 		return exitUnresolved
-	case is(idem.ErrResultExpired), is(idem.ErrResultUnavailable):
+	case is(idem.ErrResultExpired, idem.ErrResultUnavailable):
 		return exitGone
 	case is(idem.ErrNotFound):
 		return exitNotFound
-	case errors.As(err, &store), is(idem.ErrUnavailable), is(idem.ErrCorruptRecord), is(idem.ErrUnknownVersion):
-		return exitStore
+	case is(idem.ErrStale, errNotTheOne):
+		return exitStale
+	case is(bolt.ErrDamaged, idem.ErrCorruptRecord, idem.ErrUnknownVersion):
+		return exitDamaged
 	case is(context.Canceled):
-		return 130
+		return exitInterrupted
+	case errors.As(err, &store), is(idem.ErrUnavailable):
+		return exitStore
 	}
 	return exitInternal
 }
@@ -101,17 +181,52 @@ func silent(err error) bool {
 	return errors.As(err, &exit)
 }
 
-// message is what a person reads: the error, and what to type next.
+// message is what a person reads: one line that says what happened, and one that
+// says what to type next.
 func message(err error) string {
-	var usage *usageError
-	if errors.As(err, &usage) {
-		return fmt.Sprintf("%v\nsee: %s", err, usage.hint)
+	text := err.Error()
+	if !strings.HasPrefix(text, "idem:") {
+		text = "idem: " + text
+	}
+	if n := next(err); n != "" {
+		text += "\nnext: " + n
+	}
+	return text
+}
+
+// next is what to type after an error; empty where nobody can say.
+func next(err error) string {
+	var (
+		usage   *usageError
+		hinted  *nextError
+		locked  *bolt.LockError
+		missing *storage.MissingError
+	)
+	switch {
+	case errors.As(err, &usage):
+		return usage.hint
+	case errors.As(err, &hinted):
+		return hinted.next
+	case errors.As(err, &locked):
+		return "wait longer with --lock-wait 30s, or stop the process that keeps the file; nothing was run or changed"
+	case errors.As(err, &missing):
+		return "name the store with --store or IDEM_STORE, or make one with: idem run"
+	case errors.Is(err, bolt.ErrNotStore):
+		return "name another file with --store or IDEM_STORE; this one was not touched"
+	case errors.Is(err, bolt.ErrDamaged):
+		return "idem check; then restore a copy, never an empty file: it would forget every key"
+	case errors.Is(err, idem.ErrUnknownVersion):
+		return "update idem"
+	case errors.Is(err, bolt.ErrFull):
+		return "make room (idem sweep, idem compact), then the same command again"
+	case errors.Is(err, idem.ErrStale):
+		return "look again with idem get, and decide again"
 	}
 	switch idem.Advise(err) {
 	case idem.AdviceRetry:
-		return fmt.Sprintf("%v\nrun the same command again with the same key", err)
+		return "the same command again, with the same key"
 	case idem.AdviceAsk:
-		return fmt.Sprintf("%v\nlook at it with: idem get", err)
+		return "look at it with: idem get --op OPERATION --key KEY"
 	}
-	return err.Error()
+	return ""
 }

@@ -1,5 +1,5 @@
-// Command idem runs commands once per idempotency key and shows what is known
-// about a key. This is a first cut: `run` and `get` over a bolt file.
+// Command idem runs commands once per idempotency key, and shows and mends what is
+// known about keys, over a bolt file. See docs/cli.md.
 package main
 
 import (
@@ -26,6 +26,13 @@ func realMain() int {
 	return exitStatus(err)
 }
 
+// Groups of commands in the help.
+const (
+	groupRun  = "run"
+	groupLook = "look"
+	groupMend = "mend"
+)
+
 func newRoot() *cobra.Command {
 	var store string
 	root := &cobra.Command{
@@ -34,18 +41,42 @@ func newRoot() *cobra.Command {
 		Long: `idem runs a command once per key. The first run's output and exit status are
 stored; every later run with the same key replays them without running anything.
 
-The store is a file, named by --store or IDEM_STORE. By default it lies in your
-state folder. Any number of commands may use one file at the same time.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          noArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+The store is a file, named by --store or IDEM_STORE: PATH, bolt:PATH or
+bolt:///PATH. By default it lies in your state folder. Any number of commands may
+use one file at the same time; a service that keeps its file open keeps it for
+itself.`,
+		Example: `  idem run --op billing.close --key 2026-11 -- ./close-month.sh
+  idem get --op billing.close --key 2026-11
+  idem list --state uncertain
+  idem help exit-codes`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              noArgs,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.PersistentFlags().StringVar(&store, "store", "", "store file (default: $IDEM_STORE, else idem/idem.db in your state folder)")
+	f := root.PersistentFlags()
+	f.StringVar(&store, "store", "", "store: PATH, bolt:PATH or bolt:///PATH (default: $IDEM_STORE, else idem/idem.db in your state folder)")
+	f.StringVar(&global.config, "config", "", "file of policies by operation (default: $IDEM_CONFIG, else none)")
+	f.DurationVar(&global.lockWait, "lock-wait", 0, "how long to wait for a process that keeps the store's file (default 1.5s)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{err: err, hint: "idem help " + cmd.Name()}
+		return &usageError{err: fmt.Errorf("idem: %w", err), hint: "idem help " + cmd.Name()}
 	})
-	root.AddCommand(newRun(&store), newGet(&store), newExitCodes())
+	root.AddGroup(
+		&cobra.Group{ID: groupRun, Title: "Running:"},
+		&cobra.Group{ID: groupLook, Title: "Looking, without changing anything:"},
+		&cobra.Group{ID: groupMend, Title: "Mending and cleaning:"},
+	)
+	group := func(id string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = id
+			root.AddCommand(c)
+		}
+	}
+	group(groupRun, newRun(&store))
+	group(groupLook, newGet(&store), newList(&store))
+	group(groupMend, newResolve(&store), newForget(&store))
+	root.AddCommand(newExitCodes(), newVersion())
 	return root
 }
 

@@ -1,59 +1,95 @@
 package main
 
 import (
-	"fmt"
+	"cmp"
+	"errors"
 	"os"
-	"path/filepath"
-	"strings"
+	"time"
 
 	"github.com/goidem/idem"
 	"github.com/goidem/idem/bolt"
+	"github.com/goidem/idem/cmd/idem/internal/config"
+	"github.com/goidem/idem/cmd/idem/internal/storage"
 )
+
+// global holds the flags that all commands share, besides --store.
+var global struct {
+	config   string
+	lockWait time.Duration
+}
 
 // openStore opens the store file in per-call mode: the file is open only while a
 // record is touched, so that many commands share it. create says whether a file
-// that does not exist is made.
+// that does not exist is made. What o leaves open is taken from the file of
+// policies: the windows by operation. See policy for the rest.
 func openStore(name string, create bool, o *idem.Options) (*idem.Store, error) {
-	path, err := storePath(name)
+	mode := storage.Mend
+	if create {
+		mode = storage.Run
+	}
+	file, err := openFile(name, mode)
 	if err != nil {
 		return nil, err
 	}
-	if create {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return nil, &storeError{err: fmt.Errorf("idem: the folder of the store cannot be made: %w", err)}
-		}
-	} else if _, err := os.Stat(path); err != nil {
-		return nil, &storeError{err: fmt.Errorf("idem: there is no store at %s; name it with --store or IDEM_STORE, or make one with idem run", path)}
+	return overFile(file, o)
+}
+
+// lookStore opens the store file read-only and never creates it.
+func lookStore(name string) (*idem.Store, error) {
+	file, err := openFile(name, storage.Look)
+	if err != nil {
+		return nil, err
 	}
-	file, err := bolt.Open(path, &bolt.Options{PerCall: true})
+	return overFile(file, nil)
+}
+
+// openFile opens the file of the store in any mode.
+func openFile(name string, mode storage.Mode) (*bolt.DB, error) {
+	path, _, err := storage.Path(name)
+	if err != nil {
+		return nil, &usageError{err: err, hint: "idem help"}
+	}
+	if global.lockWait < 0 {
+		return nil, &usageError{err: errors.New("idem: --lock-wait must be positive"), hint: "idem help"}
+	}
+	file, err := storage.Open(path, mode, global.lockWait)
 	if err != nil {
 		return nil, &storeError{err: err}
 	}
-	return idem.New(file, o)
+	return file, nil
 }
 
-// storePath is the file that --store, IDEM_STORE or the default names.
-func storePath(name string) (string, error) {
-	if name == "" {
-		name = os.Getenv("IDEM_STORE")
+func overFile(file *bolt.DB, o *idem.Options) (*idem.Store, error) {
+	policies, err := loadPolicies()
+	if err != nil {
+		return nil, err
 	}
-	if rest, ok := strings.CutPrefix(name, "bolt://"); ok {
-		name = rest
+	var with idem.Options
+	if o != nil {
+		with = *o
 	}
-	if strings.Contains(name, "://") {
-		scheme, _, _ := strings.Cut(name, "://")
-		return "", &usageError{err: fmt.Errorf("idem: this program opens bolt files only, not %s:// stores", scheme), hint: "idem help run"}
+	if with.Retention == nil {
+		with.Retention = policies.Retention
 	}
-	if name != "" {
-		return name, nil
+	return idem.New(file, &with)
+}
+
+// loadPolicies reads the file that --config or IDEM_CONFIG names. Without one
+// there are no policies, and everything is the default.
+func loadPolicies() (*config.Config, error) {
+	path := cmp.Or(global.config, os.Getenv(config.Env))
+	if path == "" {
+		return nil, nil
 	}
-	state := os.Getenv("XDG_STATE_HOME")
-	if state == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", &usageError{err: fmt.Errorf("idem: there is no home folder to keep a store in: %w; name one with --store", err), hint: "idem help run"}
-		}
-		state = filepath.Join(home, ".local", "state")
+	return config.Load(path)
+}
+
+// policy is what the file of policies says about an operation. Lease and
+// OnAbandoned are zero where it says nothing; a flag that was given comes first.
+func policy(operation string) (config.Rule, error) {
+	policies, err := loadPolicies()
+	if err != nil {
+		return config.Rule{}, err
 	}
-	return filepath.Join(state, "idem", "idem.db"), nil
+	return policies.Rule(operation), nil
 }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goidem/idem"
+	"github.com/goidem/idem/cmd/idem/internal/view"
+)
+
+// target is the flags that name one key.
+type target struct {
+	scope idem.Scope
+	key   string
+}
+
+func (t *target) bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&t.scope.Operation, "op", "", "operation that the key belongs to")
+	f.StringVar(&t.scope.Tenant, "tenant", "", "tenant that the key belongs to")
+	f.StringVar(&t.key, "key", "", "idempotency key")
+}
+
+func (t *target) check(cmd *cobra.Command) error {
+	if t.scope.Operation == "" || t.key == "" {
+		return wrongCall(cmd, "idem: --op and --key are both needed")
+	}
+	return nil
+}
+
+// flags is how the key is named on a command line, for hints.
+func (t *target) flags() string {
+	text := "--op " + quote(t.scope.Operation)
+	if t.scope.Tenant != "" {
+		text += " --tenant " + quote(t.scope.Tenant)
+	}
+	return text + " --key " + quote(t.key)
+}
+
+// quote makes a word of s that a shell reads as s.
+func quote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+=,", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	if view.Text(s) != s {
+		return "$" + "'" + strings.Trim(strings.ReplaceAll(view.Text(s), "'", `\'`), `"`) + "'"
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// wrongCall is an error of the person who types.
+func wrongCall(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{err: fmt.Errorf(format, args...), hint: "idem help " + cmd.Name()}
+}
+
+func jsonFlag(cmd *cobra.Command, asJSON *bool) {
+	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
+}
+
+// printJSON prints one value on one line.
+func printJSON(v any) error {
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// printOneJSON prints one value for programs and people alike.
+func printOneJSON(v any) error {
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func newVersion() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Long:  "Prints the version of idem and of the Go release that built it.",
+		Example: `  idem version
+  idem version --json`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			info, ok := debug.ReadBuildInfo()
+			if !ok {
+				return errors.New("idem: this program was built without its version")
+			}
+			if asJSON {
+				return printJSON(map[string]string{"version": info.Main.Version, "go": info.GoVersion})
+			}
+			_, err := fmt.Printf("idem %s, built with %s\n", info.Main.Version, info.GoVersion)
+			return err
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
