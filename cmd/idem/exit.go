@@ -30,6 +30,7 @@ const (
 	exitInFlight    = 75  // another run is under way; try again later
 	exitUnresolved  = 76  // nobody knows whether it happened; a person has to look
 	exitConfig      = 78  // the file of policies, or what the store promises
+	exitTimeout     = 124 // the command ran longer than --timeout
 	exitNoCommand   = 127 // the command could not be started
 	exitInterrupted = 130 // stopped by a signal
 )
@@ -56,6 +57,7 @@ func exitCodes() []exitCode {
 		{exitInFlight, "somebody is running it; nothing was run or changed", "the same call later, or --wait"},
 		{exitUnresolved, "nobody knows whether it happened; nothing was run", "find out, then idem resolve"},
 		{exitConfig, "the file of policies is wrong, or the store promises less than required; nothing was run", "mend what the message names"},
+		{exitTimeout, "the command was stopped after --timeout; the key is free, what it had done by then stays done", "the same call again, with more time"},
 		{exitNoCommand, "the command could not be started; the key is free", "check the command"},
 		{exitInterrupted, "stopped by Ctrl-C or a signal", "the same call again"},
 	}
@@ -129,6 +131,8 @@ func exitStatus(err error) int {
 	var (
 		exit   *command.ExitError
 		start  *command.StartError
+		late   *command.TimeoutError
+		signal *command.SignalError
 		usage  *usageError
 		store  *storeError
 		policy *config.Error
@@ -148,6 +152,10 @@ func exitStatus(err error) int {
 		return exit.Code
 	case errors.As(err, &start):
 		return exitNoCommand
+	case errors.As(err, &late):
+		return exitTimeout
+	case errors.As(err, &signal):
+		return 128 + int(signal.Signal)
 	case errors.As(err, &usage), is(idem.ErrInvalidKey, idem.ErrInvalidOption, backend.ErrInvalidRequest):
 		return exitUsage
 	case errors.As(err, &policy), is(idem.ErrGuarantee):
