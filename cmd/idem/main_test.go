@@ -17,13 +17,6 @@ import (
 // The program under test is this test binary, started again as idem.
 const envMain = "IDEM_TEST_MAIN"
 
-func TestMain(m *testing.M) {
-	if os.Getenv(envMain) != "" {
-		os.Exit(realMain())
-	}
-	os.Exit(m.Run())
-}
-
 // shell is a folder with a store of its own.
 type shell struct {
 	t   *testing.T

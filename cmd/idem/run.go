@@ -164,7 +164,10 @@ func aside(out *command.Outcome) string {
 func (o *runFlags) advise(err error) error {
 	named := (&target{scope: o.scope, key: o.key}).flags()
 	is := func(target error) bool { return errors.Is(err, target) }
+	var late *command.TimeoutError
 	switch {
+	case errors.As(err, &late):
+		return withNext(err, "the same command again, with a longer --timeout")
 	case is(idem.ErrInFlight):
 		return withNext(err, "the same command again later, or with --wait 1m; who runs it: idem get %s", named)
 	case is(idem.ErrFingerprintMismatch):
