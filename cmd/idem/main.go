@@ -74,9 +74,9 @@ itself.`,
 		}
 	}
 	group(groupRun, newRun(&store))
-	group(groupLook, newGet(&store), newList(&store))
-	group(groupMend, newResolve(&store), newForget(&store))
-	root.AddCommand(newExitCodes(), newVersion())
+	group(groupLook, newGet(&store), newList(&store), newWatch(&store), newStats(&store), newDoctor(&store), newCheck(&store), newExport(&store))
+	group(groupMend, newResolve(&store), newForget(&store), newSweep(&store), newPrune(&store), newCompact(&store), newImport(&store))
+	root.AddCommand(newExitCodes(), newVersion(), newCompletion(), newMan())
 	return root
 }
 

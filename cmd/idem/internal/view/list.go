@@ -1,8 +1,10 @@
 package view
 
 import (
+	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/goidem/idem"
@@ -53,4 +55,26 @@ func note(r *idem.Record, now time.Time) string {
 		}
 	}
 	return ""
+}
+
+// Watch prints what is in flight. With screen it draws over the whole terminal.
+func Watch(w io.Writer, found []idem.Record, now time.Time, screen bool) error {
+	var out strings.Builder
+	if screen {
+		out.WriteString("\x1b[H\x1b[2J")
+	}
+	fmt.Fprintf(&out, "%s  %d in flight\n", now.Local().Format(time.DateTime), len(found))
+	if _, err := io.WriteString(w, out.String()); err != nil || len(found) == 0 {
+		return err
+	}
+	t := Table{Header: []string{"STATE", "LEASE", "FOR", "HOLDER", "OPERATION", "TENANT", "KEY"}}
+	for i := range found {
+		r := &found[i]
+		tenant := ""
+		if r.Scope.Tenant != "" {
+			tenant = Text(r.Scope.Tenant)
+		}
+		t.Add(State(r, now), C(Lease(r, now)), C(Age(now.Sub(r.ReservedAt))), C(HolderText(r)), C(Text(r.Scope.Operation)), C(tenant), C(Text(string(r.Key))))
+	}
+	return t.Write(w)
 }

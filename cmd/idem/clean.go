@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goidem/idem"
+	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/cmd/idem/internal/bulk"
+	"github.com/goidem/idem/cmd/idem/internal/storage"
+	"github.com/goidem/idem/cmd/idem/internal/view"
+)
+
+func newSweep(store *string) *cobra.Command {
+	var dryRun, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "Remove what has expired",
+		Long: `Removes records whose time is over: those read as absent already, so that nothing
+changes but the room they take. Live attempts and records that wait for a person
+are never removed. Settled records go a group at a time, so that some that have
+expired may stay for a while.
+
+The file does not shrink: what is freed is used again. See idem compact.`,
+		Example: `  idem sweep
+  idem sweep --dry-run
+  0 4 * * * idem sweep --json >> /var/log/idem-sweep.log`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			mode := storage.Mend
+			if dryRun {
+				mode = storage.Look
+			}
+			file, err := openFile(*store, mode)
+			if err != nil {
+				return err
+			}
+			if dryRun {
+				s, err := file.Stats(cmd.Context())
+				if err != nil {
+					return &storeError{err: err}
+				}
+				if asJSON {
+					return printJSON(sweepReport{DryRun: true, Removed: s.Due, Left: s.Expired - s.Due})
+				}
+				fmt.Printf("would remove %s; %s would stay until their group is due\n", count(s.Due, "expired record"), count(s.Expired-s.Due, "expired record"))
+				return nil
+			}
+			var total backend.ExpireResult
+			for more := true; more; {
+				done, err := file.Expire(cmd.Context(), backend.ExpireRequest{})
+				total.Removed += done.Removed
+				total.Bodies += done.Bodies
+				if err != nil {
+					fmt.Fprintf(os.Stderr, "idem: %s removed before the error\n", count(total.Removed, "record"))
+					return &storeError{err: err}
+				}
+				more = done.More
+			}
+			if asJSON {
+				return printJSON(sweepReport{Removed: total.Removed, Bodies: total.Bodies})
+			}
+			fmt.Printf("removed %s\n", count(total.Removed, "expired record"))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// sweepReport is the JSON form of what sweep did.
+type sweepReport struct {
+	DryRun  bool `json:"dryRun"`
+	Removed int  `json:"removed"`
+	Bodies  int  `json:"bodies,omitempty"` // results dropped from records that stay known
+	Left    int  `json:"left,omitempty"`   // expired, and not due yet
+}
+
+// count is a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func newPrune(store *string) *cobra.Command {
+	var (
+		sel         selection
+		olderThan   age
+		yes, asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "prune --older-than AGE",
+		Short: "Forget settled records that are older than you need",
+		Long: `Forgets records that settled (completed or failed) at least so long ago, before
+their time is over. The next call with such a key runs the operation again: prune
+only what can never be retried any more.
+
+Without --yes it only says what it would do. Live attempts, abandoned ones and
+records that wait for a person are never pruned. A record that changes meanwhile is
+left alone. The store's file is kept locked for short spells.`,
+		Example: `  idem prune --older-than 30d
+  idem prune --older-than 30d --op-prefix report. --yes`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := sel.check(cmd); err != nil {
+				return err
+			}
+			if olderThan == 0 {
+				return wrongCall(cmd, "idem: --older-than is missing: how long ago a record must have settled, such as 30d")
+			}
+			s, err := lookStore(*store)
+			if err != nil {
+				return err
+			}
+			found, err := settledBefore(cmd.Context(), s, &sel, time.Now().Add(-time.Duration(olderThan)))
+			if err != nil {
+				return err
+			}
+			r := pruneReport{DryRun: !yes, Matched: len(found)}
+			if yes {
+				open := func() (bulk.Backend, error) { return openFile(*store, storage.Bulk) }
+				r.Removed, r.Changed, err = bulk.Forget(cmd.Context(), open, found)
+			}
+			if asJSON {
+				return first(err, printJSON(r))
+			}
+			switch {
+			case !yes:
+				fmt.Printf("would forget %s; the next call with such a key would run the operation again\nnext: the same command with --yes\n", count(len(found), "record"))
+			case r.Changed > 0:
+				fmt.Printf("forgot %s; %s had changed meanwhile and stay\n", count(r.Removed, "record"), count(r.Changed, "other"))
+			default:
+				fmt.Printf("forgot %s\n", count(r.Removed, "record"))
+			}
+			return err
+		},
+	}
+	sel.bind(cmd, false)
+	cmd.Flags().Var(&olderThan, "older-than", "only records that settled at least so long ago, such as 12h or 30d")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// pruneReport is the JSON form of what prune did.
+type pruneReport struct {
+	DryRun  bool `json:"dryRun"`
+	Matched int  `json:"matched"`
+	Removed int  `json:"removed"`
+	Changed int  `json:"changed"` // meanwhile, and left alone
+}
+
+// settledBefore returns the fences of the selected records that settled before
+// the given time.
+func settledBefore(ctx context.Context, s *idem.Store, sel *selection, before time.Time) (found []backend.ForgetRequest, err error) {
+	err = sel.each(ctx, s, func(r *idem.Record) bool {
+		if (r.State == idem.StateCompleted || r.State == idem.StateFailed) && !r.CompletedAt.After(before) {
+			id := backend.ID{Tenant: r.Scope.Tenant, Operation: r.Scope.Operation, Key: string(r.Key)}
+			found = append(found, backend.ForgetRequest{ID: id, Fence: r.Fence})
+		}
+		return true
+	})
+	return found, err
+}
+
+func newCompact(store *string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "compact",
+		Short: "Give back the room that removed records have left in the file",
+		Long: `Rewrites the store's file without its unused pages: the file never shrinks by
+itself. The copy is complete and synced before it takes the place of the file, so
+that a crash leaves one or the other. It needs room for the copy. The file is kept
+locked meanwhile: other commands wait, and give up in the end.
+
+idem stats says whether it would pay.`,
+		Example: `  idem sweep && idem compact
+  idem compact --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, err := openFile(*store, storage.Mend)
+			if err != nil {
+				return err
+			}
+			before, err := os.Stat(file.Path())
+			if err == nil {
+				err = file.Compact(cmd.Context())
+			}
+			if err != nil {
+				if errors.Is(err, context.Canceled) {
+					return err
+				}
+				return &storeError{err: fmt.Errorf("idem: the file was left as it was: %w", err)}
+			}
+			after, err := os.Stat(file.Path())
+			if err != nil {
+				return &storeError{err: err}
+			}
+			if asJSON {
+				return printJSON(map[string]int64{"before": before.Size(), "after": after.Size()})
+			}
+			fmt.Printf("%s: %s before, %s now\n", file.Path(), view.Bytes(before.Size()), view.Bytes(after.Size()))
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}

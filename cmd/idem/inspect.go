@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goidem/idem"
+	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/bolt"
+	"github.com/goidem/idem/cmd/idem/internal/storage"
+	"github.com/goidem/idem/cmd/idem/internal/view"
+)
+
+func newStats(store *string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Count what is in the store",
+		Long: `Counts the records of the store by state and operation, with the bytes of their
+results, and shows the size of the file, what has expired, and whether idem sweep
+or idem compact would pay. It reads the whole store. Nothing is changed.`,
+		Example: `  idem stats
+  idem stats --json | jq .states`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, err := openFile(*store, storage.Look)
+			if err != nil {
+				return err
+			}
+			disk, err := file.Stats(cmd.Context())
+			if err != nil {
+				return &storeError{err: err}
+			}
+			s, err := overFile(file, nil)
+			if err != nil {
+				return err
+			}
+			sum, err := view.Summarise(s.List(cmd.Context(), idem.Filter{}))
+			if err != nil {
+				return err
+			}
+			sum.File = view.File{
+				Path: file.Path(), Bytes: disk.Size, Used: disk.Used,
+				Expired: disk.Expired, Due: disk.Due, StaleResults: disk.Stale,
+			}
+			if asJSON {
+				return printOneJSON(sum)
+			}
+			return sum.Write(os.Stdout)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newDoctor(store *string) *cobra.Command {
+	var (
+		require                               backend.Guarantees
+		processCrash, machineCrash, replicate bool
+		asJSON                                bool
+	)
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what the store promises, and what falls short",
+		Long: `Looks at the store and at what it lies on, and says what survives which accident,
+what was looked at, and what to change where something falls short. Nothing is
+changed.
+
+The status is 0 whatever is found, unless something is required: then it is 78 when
+the store gives less.`,
+		Example: `  idem doctor
+  idem doctor --require-machine-crash --require-shared
+  idem doctor --json | jq '.findings[] | select(.want)'`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			file, err := openFile(*store, storage.Look)
+			if err != nil {
+				return err
+			}
+			g := file.Guarantees()
+			if err := view.Doctor(os.Stdout, file.Path(), &g, asJSON); err != nil {
+				return err
+			}
+			for _, c := range []struct {
+				asked bool
+				grade *backend.Survival
+			}{{processCrash, &require.ProcessCrash}, {machineCrash, &require.MachineCrash}, {replicate, &require.Failover}} {
+				if c.asked {
+					*c.grade = backend.Survives
+				}
+			}
+			return g.Check(&require)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&processCrash, "require-process-crash", false, "fail unless results survive a crash of the process")
+	f.BoolVar(&machineCrash, "require-machine-crash", false, "fail unless results survive a power loss")
+	f.BoolVar(&replicate, "require-failover", false, "fail unless results survive a failover")
+	f.BoolVar(&require.Atomic, "require-atomic", false, "fail unless effect and record can commit together")
+	f.BoolVar(&require.ServerClock, "require-server-clock", false, "fail unless the store's own clock decides")
+	f.BoolVar(&require.Shared, "require-shared", false, "fail unless several processes may use the store")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newCheck(store *string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Look for damage in the store",
+		Long: `Looks through the whole file: every page, every record, and whether records and
+index agree. Nothing is changed, and no key is shown. Commands that write wait
+meanwhile.
+
+The status is 0 if all is well and 71 if the file is damaged. A damaged file is
+left as it is; restore a copy, or what idem export has written.`,
+		Example: `  idem check
+  idem check --store /srv/idem/billing.db && idem compact --store /srv/idem/billing.db`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var path string
+			file, err := openFile(*store, storage.Look)
+			if err == nil {
+				path = file.Path()
+				err = file.Check(cmd.Context())
+			}
+			damaged := errors.Is(err, bolt.ErrDamaged) || errors.Is(err, idem.ErrCorruptRecord)
+			switch {
+			case err != nil && !damaged:
+				return first(err)
+			case asJSON:
+				report := map[string]any{"sound": err == nil, "path": path}
+				if err != nil {
+					report["problem"] = err.Error()
+				}
+				if e := printJSON(report); e != nil {
+					return e
+				}
+			case err == nil:
+				fmt.Printf("%s: sound\n", path)
+			}
+			return withNextIf(err, err, "restore a copy, or import what idem export has written into a new file; never put an empty file in its place: it would forget every key")
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
