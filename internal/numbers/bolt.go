@@ -34,13 +34,10 @@ func someResult() result {
 var scope = idem.Scope{Operation: "payments/create"}
 
 func measureBolt(r *report) error {
-	for _, m := range []func(*report) error{boltExecute, boltReplay, boltHeap, boltOpen, boltPerCall, boltFlat, coreOverMemory} {
-		if err := m(r); err != nil {
-			return err
-		}
-		runtime.GC()
-	}
-	return nil
+	return r.all([]part{
+		{"execute", boltExecute}, {"replay", boltReplay}, {"heap", boltHeap}, {"open", boltOpen},
+		{"percall", boltPerCall}, {"flat", boltFlat}, {"core", coreOverMemory},
+	})
 }
 
 // openBolt opens a store file in exclusive mode.

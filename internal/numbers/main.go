@@ -28,6 +28,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "rounds per figure; the median is reported")
 	cell := flag.Duration("cell", defaultCell, "length of one measurement")
 	dir := flag.String("dir", "", "folder on the disk to measure (default: a temporary one)")
+	only := flag.String("only", "", "parts of the area, separated by commas (default: all)")
 	quick := flag.Bool("quick", false, "small sizes: shows that the command works, proves nothing")
 	flag.Parse()
 	run, ok := areas()[*area]
@@ -36,7 +37,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "numbers: there is nothing to measure for area %q; this tree has: %s\n", *area, strings.Join(known, ", "))
 		os.Exit(2)
 	}
-	short, err := measure(*dir, run, &report{rounds: *rounds, cell: *cell, quick: *quick})
+	short, err := measure(*dir, run, &report{rounds: *rounds, cell: *cell, quick: *quick, only: *only})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "numbers:", err)
 		os.Exit(1)

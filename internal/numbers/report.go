@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +22,7 @@ type report struct {
 	rounds int
 	cell   time.Duration
 	quick  bool
+	only   string // parts to measure, separated by commas; empty: all
 	out    *tabwriter.Writer
 	short  int
 }
@@ -178,4 +180,24 @@ func (r *report) timed(fn func() error) (float64, error) {
 		all = append(all, time.Since(begun).Seconds())
 	}
 	return median(all), nil
+}
+
+// part is one measurement of an area.
+type part struct {
+	name string
+	run  func(*report) error
+}
+
+// all runs the parts, or those that were asked for.
+func (r *report) all(parts []part) error {
+	for _, p := range parts {
+		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), p.name) {
+			continue
+		}
+		if err := p.run(r); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		runtime.GC()
+	}
+	return nil
 }
