@@ -48,7 +48,7 @@ func TestR29_OrderAndTwins(t *testing.T) {
 	}
 	items := []item{
 		{"a", "1"}, {"b", "1"}, {"a", "1"}, {"a", "2"}, {"fails", "1"}, {"fails", "1"}, {"declined", "1"}, {"declined", "1"},
-		{"", "1"}, {"zero", "zero"}, {"zero", "1"}, {"bad", "bad"}, {"bad", "bad"}, {"last", "none"}, {"last", "none"}, {"last", "1"},
+		{"", "1"}, {"zero", "zero"}, {"zero", "1"}, {"bad", "bad"}, {"bad", "bad"}, {"last", "none"}, {"last", "none"}, {"last", "1"}, {"a", "zero"},
 	}
 	for round := range 2 {
 		got := all(t.Context(), s.store, items, do, idem.Parallel(4))
@@ -68,6 +68,7 @@ func TestR29_OrderAndTwins(t *testing.T) {
 			{"", idem.ErrNoFingerprint, false}, {"did zero", nil, round > 0},
 			{"", idem.ErrInvalidOption, false}, {"", idem.ErrInvalidOption, false},
 			{"did last", nil, round > 0}, {"did last", nil, true}, {"", idem.ErrFingerprintMismatch, false},
+			{"", idem.ErrNoFingerprint, false},
 		} {
 			if got[i].Value != want.value || !errors.Is(got[i].Err, want.err) || want.err == nil && (got[i].Err != nil || got[i].Replayed != want.replayed) {
 				t.Errorf("round %d, item %d %v: %+v, want %+v", round, i, items[i], got[i], want)

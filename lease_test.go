@@ -377,6 +377,53 @@ func TestR09_RecordingGoesOn(t *testing.T) {
 	})
 }
 
+// With the lease lost there is one try to record the outcome: nobody may have taken
+// the key over yet.
+func TestR10_OneTryWithoutALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, &idem.Options{LeaseTTL: time.Second})
+		s.faulty.Add(
+			&backendtest.Fault{Method: "Renew", Times: -1, Err: errors.New("down")},
+			&backendtest.Fault{Method: "Complete", Times: -1, Err: errors.New("down")})
+		begun := time.Now()
+		res, err := run(t.Context(), s.store, "k", func(context.Context) (string, error) { time.Sleep(time.Minute); return "v", nil })
+		wantOnly(t, err, idem.ErrOutcomeUnknown)
+		if n := s.faulty.Calls("Complete"); n != 1 || res.Value != "v" || time.Since(begun) != time.Minute {
+			t.Errorf("%d tries, value %q, after %v", n, res.Value, time.Since(begun))
+		}
+	})
+}
+
+// A renewal that is under way has ended when the call returns.
+func TestR08_NoRenewalOutlivesTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &lingeringRenewal{Backend: memory.New(nil), started: make(chan struct{})}
+		store, err := idem.New(b, &idem.Options{LeaseTTL: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = run(t.Context(), store, "k", func(context.Context) (string, error) { <-b.started; return "v", nil })
+		if err != nil || !b.ended {
+			t.Errorf("%v; the renewal has ended: %v", err, b.ended)
+		}
+	})
+}
+
+// lingeringRenewal takes a moment to notice that its context has ended.
+type lingeringRenewal struct {
+	backend.Backend
+	started chan struct{}
+	ended   bool
+}
+
+func (b *lingeringRenewal) Renew(ctx context.Context, _ backend.Ref, _ time.Duration) error {
+	close(b.started)
+	<-ctx.Done()
+	time.Sleep(10 * time.Millisecond)
+	b.ended = true
+	return ctx.Err()
+}
+
 // Outcomes that a person or another attempt has settled meanwhile.
 func TestR12_CompletionNeverCreates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -558,6 +558,7 @@ func TestExecuteThenTx(t *testing.T) {
 				t.Errorf("record's error: %v", err)
 			}
 			s.db.wantEffect(t, "ch_1", 0)
+			s.ledger.want(t, "record", 1)
 			for _, k := range []string{"call", "record"} {
 				if rec := s.db.record(k); rec.State != backend.Open {
 					t.Errorf("%s: %v, want open", k, rec.State)
