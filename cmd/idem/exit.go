@@ -19,6 +19,7 @@ import (
 // Exit statuses of idem itself, taken from sysexits.h and the shell's own where
 // one fits, so that they do not meet those that commands use by habit.
 const (
+	exitSomeFailed  = 1   // idem each: some records failed
 	exitUsage       = 64  // the call is wrong
 	exitMismatch    = 65  // the key was used for another command
 	exitNotFound    = 66  // there is no record
@@ -46,6 +47,7 @@ type exitCode struct {
 func exitCodes() []exitCode {
 	return []exitCode{
 		{0, "done; for idem run also: the command ended with 0, now or earlier", "nothing"},
+		{exitSomeFailed, "idem each: some records failed, the others are done", "the same call again, or the file of --failed"},
 		{exitUsage, "the call is wrong; nothing was run or changed", "idem help COMMAND"},
 		{exitMismatch, "the key was used before for another command; nothing was run", "another key, or the first command"},
 		{exitNotFound, "there is no record of the key", "check --op, --tenant and --key: idem list"},
@@ -132,6 +134,7 @@ func exitStatus(err error) int {
 		exit   *command.ExitError
 		start  *command.StartError
 		late   *command.TimeoutError
+		some   *batchError
 		signal *command.SignalError
 		usage  *usageError
 		store  *storeError
@@ -150,6 +153,8 @@ func exitStatus(err error) int {
 		return 0
 	case errors.As(err, &exit):
 		return exit.Code
+	case errors.As(err, &some):
+		return some.code
 	case errors.As(err, &start):
 		return exitNoCommand
 	case errors.As(err, &late):
@@ -186,7 +191,8 @@ func exitStatus(err error) int {
 // has said so itself.
 func silent(err error) bool {
 	var exit *command.ExitError
-	return errors.As(err, &exit)
+	var some *batchError
+	return errors.As(err, &exit) || errors.As(err, &some)
 }
 
 // message is what a person reads: one line that says what happened, and one that

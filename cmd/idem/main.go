@@ -73,7 +73,7 @@ itself.`,
 			root.AddCommand(c)
 		}
 	}
-	group(groupRun, newRun(&store))
+	group(groupRun, newRun(&store), newEach(&store), newKey())
 	group(groupLook, newGet(&store), newList(&store), newWatch(&store), newStats(&store), newDoctor(&store), newCheck(&store), newExport(&store))
 	group(groupMend, newResolve(&store), newForget(&store), newSweep(&store), newPrune(&store), newCompact(&store), newImport(&store))
 	root.AddCommand(newExitCodes(), newVersion(), newCompletion(), newMan())

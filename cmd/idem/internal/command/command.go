@@ -23,7 +23,8 @@ const stopGrace = 5 * time.Second
 // Spec is one program to run.
 type Spec struct {
 	Args []string // the program and its arguments
-	Env  []string // its environment; nil means this process's
+	Path string   // the program's file; empty means that Args[0] is looked up
+	Env  []string // made by [Environ]; nil means that it is made for this run
 	// Stdin is the program's input; nil means none. Input, if it is not nil, is
 	// given instead.
 	Stdin *os.File
@@ -122,9 +123,9 @@ func (s *Spec) run(ctx context.Context) (Outcome, error) {
 	a := idem.AttemptFrom(ctx)
 	env := s.Env
 	if env == nil {
-		env = os.Environ()
+		env = Environ()
 	}
-	env = append(withoutIdentity(env), environment(a)...)
+	env = append(env[:len(env):len(env)], environment(a)...)
 	out := &output{stdout: s.Stdout, stderr: s.Stderr, keep: recorder{left: s.MaxOutput, none: s.NoOutput}}
 	if out.keep.left == 0 {
 		out.keep.left = DefaultMaxOutput

@@ -3,6 +3,7 @@ package command
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"os"
 	"strconv"
 	"strings"
 
@@ -35,9 +36,10 @@ func identity(scope idem.Scope, key idem.Key) []string {
 	}
 }
 
-// withoutIdentity leaves out of an environment what idem sets in it: idem run may
-// itself be run by idem.
-func withoutIdentity(env []string) []string {
+// Environ is this process's environment without what idem sets in a program's:
+// idem may itself be run by idem.
+func Environ() []string {
+	env := os.Environ()
 	clean := make([]string, 0, len(env)+8)
 	for _, e := range env {
 		switch name, _, _ := strings.Cut(e, "="); name {

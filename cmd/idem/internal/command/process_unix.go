@@ -67,9 +67,12 @@ func (p *process) over() {
 // program starts the program, stays with it until it has ended, and returns its
 // exit status.
 func (s *Spec) program(ctx context.Context, env []string, out *output) (int, error) {
-	path, err := exec.LookPath(s.Args[0])
-	if err != nil {
-		return 0, &StartError{Err: err}
+	path := s.Path
+	if path == "" {
+		var err error
+		if path, err = exec.LookPath(s.Args[0]); err != nil {
+			return 0, &StartError{Err: err}
+		}
 	}
 	// Linux sends the signal for the parent's death when the thread dies that
 	// started the child.
