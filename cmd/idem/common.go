@@ -62,6 +62,14 @@ func wrongCall(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), hint: "idem help " + cmd.Name()}
 }
 
+// exclusive refuses two flags that say different things.
+func exclusive(cmd *cobra.Command, a, b string) error {
+	if cmd.Flags().Changed(a) && cmd.Flags().Changed(b) {
+		return wrongCall(cmd, "idem: --%s and --%s exclude each other", a, b)
+	}
+	return nil
+}
+
 func jsonFlag(cmd *cobra.Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
 }

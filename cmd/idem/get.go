@@ -33,7 +33,7 @@ there. Any other result stands in "resultBytes", in base64.`,
   idem get --op billing.close --key 2026-11 --json | jq .result.exit`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := at.check(cmd); err != nil {
+			if err := first(at.check(cmd), exclusive(cmd, "output", "json")); err != nil {
 				return err
 			}
 			s, err := lookStore(*store)
@@ -55,7 +55,6 @@ there. Any other result stands in "resultBytes", in base64.`,
 	at.bind(cmd)
 	cmd.Flags().BoolVar(&output, "output", false, "write the stored output of a command, and nothing else")
 	jsonFlag(cmd, &asJSON)
-	cmd.MarkFlagsMutuallyExclusive("output", "json")
 	return cmd
 }
 

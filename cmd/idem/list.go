@@ -52,7 +52,6 @@ func (s *selection) bind(cmd *cobra.Command, states bool) {
 	f.StringVar(&s.tenant, "tenant", "", "only this tenant")
 	f.StringVar(&s.op, "op", "", "only this operation")
 	f.StringVar(&s.opPrefix, "op-prefix", "", "only operations that begin so")
-	cmd.MarkFlagsMutuallyExclusive("op", "op-prefix")
 	if states {
 		f.Var(&s.olderThan, "older-than", "only attempts that began at least so long ago, such as 90s, 12h or 30d")
 		f.StringVar(&s.state, "state", "", "only this state: "+strings.Join(view.States(), ", "))
@@ -64,6 +63,9 @@ func (s *selection) check(cmd *cobra.Command) error {
 	state, abandoned, err := view.ParseState(s.state)
 	if err != nil {
 		return wrongCall(cmd, "%w", err)
+	}
+	if err := exclusive(cmd, "op", "op-prefix"); err != nil {
+		return err
 	}
 	s.abandoned = abandoned
 	s.filter = idem.Filter{Tenant: s.tenant, Operation: s.op, State: state, OlderThan: time.Duration(s.olderThan)}

@@ -47,7 +47,7 @@ func (c *change) bind(cmd *cobra.Command) {
 	jsonFlag(cmd, &c.asJSON)
 }
 
-func (c *change) run(ctx context.Context, s *idem.Store, check func(*idem.Record) error, act func(fence uint64) error, done string) error {
+func (c *change) run(ctx context.Context, s *idem.Store, check func(*idem.Record) error, act func(fence uint64) error, done *string) error {
 	key := idem.Key(c.key)
 	before, err := s.Get(ctx, c.scope, key)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *change) run(ctx context.Context, s *idem.Store, check func(*idem.Record
 	} else if err := show("", &after); err != nil {
 		return err
 	}
-	fmt.Println("\n" + done)
+	fmt.Println("\n" + *done)
 	return nil
 }
 
@@ -134,7 +134,7 @@ refused with 75. The record is shown before and after.`,
   idem resolve --op report.send --key 2026-11 --applied --result '{"exit":0,"output":[]}' --evidence "mail arrived"`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.check(cmd); err != nil {
+			if err := first(c.check(cmd), exclusive(cmd, "result", "result-file")); err != nil {
 				return err
 			}
 			switch {
@@ -172,7 +172,7 @@ refused with 75. The record is shown before and after.`,
 			act := func(fence uint64) error {
 				return s.Resolve(cmd.Context(), c.scope, idem.Key(c.key), fence, resolution)
 			}
-			return c.run(cmd.Context(), s, check, act, done)
+			return c.run(cmd.Context(), s, check, act, &done)
 		},
 	}
 	c.bind(cmd)
@@ -182,7 +182,6 @@ refused with 75. The record is shown before and after.`,
 	f.StringVar(&reason, "evidence", "", "why you are sure; kept with the record")
 	f.StringVar(&result, "result", "", "result for retries, as JSON")
 	f.StringVar(&file, "result-file", "", "file with the result for retries, as JSON; - is standard input")
-	cmd.MarkFlagsMutuallyExclusive("result", "result-file")
 	return cmd
 }
 
@@ -247,7 +246,7 @@ status is 73.`,
 			act := func(fence uint64) error {
 				return s.Forget(cmd.Context(), c.scope, idem.Key(c.key), fence, &idem.ForgetOptions{Force: force})
 			}
-			return c.run(cmd.Context(), s, check, act, done)
+			return c.run(cmd.Context(), s, check, act, &done)
 		},
 	}
 	c.bind(cmd)

@@ -204,7 +204,14 @@ func result(t *Table, r *idem.Record) {
 			}
 		}
 		t.Add(C("exit status"), C(fmt.Sprint(o.Exit)))
-		t.Add(C("output"), C(fmt.Sprintf("%s on standard output, %s on standard error; shown by --output", Bytes(int64(stdout)), Bytes(int64(stderr)))))
+		switch {
+		case o.Dropped:
+			t.Add(C("output"), C("was longer than what is kept"))
+		case o.NotKept:
+			t.Add(C("output"), C("was not to be kept"))
+		default:
+			t.Add(C("output"), C(fmt.Sprintf("%s on standard output, %s on standard error; shown by --output", Bytes(int64(stdout)), Bytes(int64(stderr)))))
+		}
 		return
 	}
 	t.Add(C("result"), C(fmt.Sprintf("%s (%s); shown by --json", Bytes(int64(len(r.Result))), Text(r.Codec))))
