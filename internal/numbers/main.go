@@ -20,6 +20,7 @@ import (
 func areas() map[string]func(*report) error {
 	return map[string]func(*report) error{
 		"bolt": measureBolt,
+		"cli":  measureCLI,
 	}
 }
 
