@@ -216,18 +216,18 @@ func (c *call) unresolved(reason string) error {
 	return &callError{sentinel: ErrUnresolved, scope: c.scope, reason: reason}
 }
 
-// reserveError turns an error of the backend into one for the caller. The
-// operation was not run.
-func (c *call) reserveError(ctx context.Context, err error) error {
+// storeError turns an error of the backend into one for the caller. done says what
+// did not happen: nothing was run, or nothing was committed.
+func (c *call) storeError(ctx context.Context, done string, err error) error {
 	switch {
 	case errors.Is(err, ErrInvalidKey), errors.Is(err, backend.ErrInvalidRequest):
 		return err
 	case errors.Is(err, ErrCorruptRecord), errors.Is(err, ErrUnknownVersion), errors.Is(err, ErrRetryTransaction):
-		return &callError{sentinel: sentinelOf(err), scope: c.scope, reason: "nothing was run", cause: err}
+		return &callError{sentinel: sentinelOf(err), scope: c.scope, reason: done, cause: err}
 	case ctx.Err() != nil:
-		return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "the context ended; nothing was run", cause: ctx.Err()}
+		return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "the context ended; " + done, cause: ctx.Err()}
 	}
-	return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "nothing was run", cause: notRun{err}}
+	return &callError{sentinel: ErrUnavailable, scope: c.scope, reason: done, cause: notRun{err}}
 }
 
 // notRun is the cause of a reserve that failed. Whether the key was granted may be

@@ -641,7 +641,7 @@ func TestCaseC27_Renewals(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newSetup(t, o)
 					unblock := make(chan struct{})
-					s.faulty.Add(&backendtest.Fault{Method: "Renew", Block: unblock, Deaf: deaf})
+					s.faulty.Add(&backendtest.Fault{Method: "Renew", Times: -1, Block: unblock, Deaf: deaf})
 					time.AfterFunc(3*time.Second, func() { close(unblock) })
 
 					lost := make(chan time.Duration, 1)

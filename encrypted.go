@@ -18,6 +18,9 @@ import (
 // drop the old one when the longest replay window has passed. Random nonces bound
 // the use of one key to about 2^32 results.
 //
+// The code of a permanent failure is stored in the clear where the inner codec
+// cannot encode a failure, as Raw cannot; codes are names, and no place for secrets.
+//
 // It fails with ErrInvalidOption without an inner codec, without keys, or with an
 // all-zero or repeated key.
 func Encrypted(inner Codec, keys ...[32]byte) (Codec, error) {

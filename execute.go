@@ -12,6 +12,7 @@ import (
 const (
 	recordFor  = 5 * time.Second        // storing an outcome (R10)
 	withdrawIn = 500 * time.Millisecond // giving back a key that was never used
+	oneTry     = 250 * time.Millisecond // less time than this is not worth counting
 )
 
 // execute is Execute behind its checks: reserve, run, record.
@@ -92,7 +93,7 @@ func (c *call) reserve(ctx context.Context, r *backend.ReserveRequest) (backend.
 			// was not started and will not be (R10).
 			c.withdraw(ctx, r.Ref)
 		}
-		return res, c.reserveError(ctx, err)
+		return res, c.storeError(ctx, "nothing was run", err)
 	}
 	if res.Outcome == backend.Acquired && leaseOver(leaseSent(sent, c.o.lease, &res.Record, res.Now), c.o.lease) {
 		// Granted too late: by the holder's clock the lease is over already, and
@@ -259,11 +260,12 @@ func (a *running) release() {
 }
 
 // persist sends a move until it succeeds, is refused for certain, or the time for
-// it is over: the smaller of the lease left and recordFor. A lost lease leaves time
-// for one try, because nobody may have taken the key over yet (R12).
+// it is over: the smaller of the lease left and recordFor. A lease that is lost, or
+// nearly, leaves time for one good try, because nobody may have taken the key over
+// yet (R12).
 func (a *running) persist(move func(context.Context) error) error {
 	limit := min(a.lease.left(), recordFor)
-	if limit <= 0 {
+	if limit < oneTry {
 		limit = min(a.lease.ttl, recordFor)
 	}
 	ctx, cancel := context.WithTimeout(a.detached, limit)

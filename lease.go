@@ -140,7 +140,8 @@ func (l *lease) tick() {
 		l.lose()
 		return
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, left)
+	// A try that hangs leaves time for another one within the lease.
+	ctx, cancel := context.WithTimeout(l.ctx, min(left, l.ttl/3))
 	idle := make(chan struct{})
 	l.renew, l.idle = cancel, idle
 	l.mu.Unlock()

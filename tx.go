@@ -223,7 +223,7 @@ func (c *call) transactError(ctx context.Context, err error) error {
 	case errors.Is(err, ErrOutcomeUnknown):
 		return &callError{sentinel: ErrOutcomeUnknown, scope: c.scope, reason: "the transaction may have committed; ask again with the same key", cause: err}
 	}
-	return c.reserveError(ctx, err)
+	return c.storeError(ctx, "nothing was committed", err)
 }
 
 // workError carries the error of the caller's function through a backend.

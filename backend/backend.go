@@ -74,6 +74,9 @@ type Transactional[Tx any] interface {
 	// caller that holds the key is waited for up to r.Wait, then the outcome is
 	// Busy. An unknown commit is settled by the backend: it comes back with the
 	// truth, or with ErrOutcomeUnknown when the store stays unreachable.
+	//
+	// ctx governs the wait, the reserve and work. Once work has returned, commit and
+	// roll-back run on a context detached from it, with a limit of their own (R9).
 	Transact(ctx context.Context, r ReserveRequest, work Work[Tx]) (Reservation, error)
 
 	// Join does the same inside a transaction of the caller, which stays usable
@@ -83,7 +86,9 @@ type Transactional[Tx any] interface {
 	Join(ctx context.Context, tx Tx, r ReserveRequest, work Work[Tx]) (Reservation, error)
 
 	// Finish completes an attempt that was reserved with Reserve: work and the
-	// completion commit together. ErrLeaseLost: nothing was committed.
+	// completion commit together. ErrLeaseLost: nothing was committed. A repeated
+	// copy, sent after an unknown outcome, finds its own completion standing: it
+	// returns that record and does not run work.
 	Finish(ctx context.Context, ref Ref, work Work[Tx]) (Record, error)
 }
 
