@@ -88,7 +88,9 @@ func (c *change) write(r *rows) error {
 // lock is held.
 func (c *change) applied() {
 	sh, e := c.k.sh, c.k.e
-	if c.old != c.at {
+	// The same place twice is not the same row: a sweep may have dropped the old
+	// generation, and its index entries, and the new one may have got its number.
+	if c.old != c.at || c.at != inPending {
 		if c.old != 0 {
 			sh.index.remove(e.hash, c.old)
 		}
