@@ -59,7 +59,7 @@ func quote(s string) string {
 
 // wrongCall is an error of the person who types.
 func wrongCall(cmd *cobra.Command, format string, args ...any) error {
-	return &usageError{err: fmt.Errorf(format, args...), hint: "idem help " + cmd.Name()}
+	return &usageError{err: fmt.Errorf(format, args...), hint: helpFor(cmd)}
 }
 
 // exclusive refuses two flags that say different things.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -60,7 +61,7 @@ itself.`,
 	f.StringVar(&global.config, "config", "", "file of policies by operation (default: $IDEM_CONFIG, else none)")
 	f.DurationVar(&global.lockWait, "lock-wait", 0, "how long to wait for a process that keeps the store's file (default 1.5s)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{err: fmt.Errorf("idem: %w", err), hint: "idem help " + cmd.Name()}
+		return &usageError{err: fmt.Errorf("idem: %w", err), hint: helpFor(cmd)}
 	})
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Running:"},
@@ -86,7 +87,12 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if cmd.HasSubCommands() {
-		return &usageError{err: fmt.Errorf("idem: unknown command %q", args[0]), hint: "idem help"}
+		return &usageError{err: fmt.Errorf("idem: unknown command %q", args[0]), hint: helpFor(cmd)}
 	}
-	return &usageError{err: fmt.Errorf("idem: unexpected argument %q", args[0]), hint: "idem help " + cmd.Name()}
+	return &usageError{err: fmt.Errorf("idem: unexpected argument %q", args[0]), hint: helpFor(cmd)}
+}
+
+// helpFor is what to type for the help of a command.
+func helpFor(cmd *cobra.Command) string {
+	return strings.Replace(cmd.CommandPath(), "idem", "idem help", 1)
 }
