@@ -26,7 +26,15 @@ func (s *exclusive) Check(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	o := &op{write: func(r *rows) error { return check(ctx, r, s) }}
+	o := &op{write: func(r *rows) error {
+		// First with our own eyes: bbolt's check reads damaged pages on a goroutine of
+		// its own, where a fault ends the process.
+		s.vetted = false
+		if err := s.vetOnce(r.tx.DB()); err != nil {
+			return err
+		}
+		return check(ctx, r, s)
+	}}
 	if err := s.writer.submit(o); err != nil {
 		return err
 	}

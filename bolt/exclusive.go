@@ -26,7 +26,9 @@ type exclusive struct {
 	fences fences
 	writer *writer
 
+	vetted   bool // every page has been looked at; under bbolt's write lock
 	poisoned atomic.Bool
+	wedged   atomic.Bool // bbolt holds locks that nobody will release
 	closed   atomic.Bool
 
 	compacting sync.Mutex

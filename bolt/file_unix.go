@@ -8,17 +8,6 @@ import (
 	"syscall"
 )
 
-// vetPages checks all pages of the file through a mapping of its own. A page that
-// the disk cannot deliver faults, which guarded turns into an error.
-func vetPages(f *os.File, m metaPage) error {
-	data, err := syscall.Mmap(int(f.Fd()), 0, int(m.pages*m.pageSize), syscall.PROT_READ, syscall.MAP_SHARED)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = syscall.Munmap(data) }()
-	return guarded(func() error { return vetMapped(data, m) })
-}
-
 // tryLock takes bbolt's lock on f, shared or exclusive, if it is free. It belongs
 // to the open file, so that bbolt finds it taken already.
 func tryLock(f *os.File, exclusive bool) (bool, error) {
@@ -37,6 +26,14 @@ func tryLock(f *os.File, exclusive bool) (bool, error) {
 			return false, os.NewSyscallError("flock", err)
 		}
 	}
+}
+
+// abandon closes f without bbolt's help. Closing alone would not give up the lock:
+// the mapping that bbolt leaves behind keeps the open file, and with it the lock,
+// alive.
+func abandon(f *os.File) error {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	return f.Close()
 }
 
 // renamed returns f under another name. The lock stays with it.

@@ -11,15 +11,25 @@ import (
 // page that the disk cannot deliver faults; both are findings about the file,
 // not reasons to end the process. No user code runs inside: a panic of the
 // user's own goes its own way.
-func guarded(fn func() error) (err error) {
+func guarded(fn func() error) error {
+	_, err := watched(fn)
+	return err
+}
+
+// watched is guarded that tells whether it was a panic. One that comes out of
+// bbolt's own commit, or its roll-back, leaves bbolt's locks as they were: that
+// handle must not be used again, not even to close it.
+func watched(fn func() error) (panicked bool, err error) {
 	old := debug.SetPanicOnFault(true)
+	panicked = true
 	defer func() {
 		debug.SetPanicOnFault(old)
 		if p := recover(); p != nil {
 			err = panicError(p)
 		}
 	}()
-	return fn()
+	err = fn()
+	return false, err
 }
 
 // panicError describes a panic of bbolt. Text of bbolt's may quote keys and

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -16,7 +17,8 @@ import (
 
 // load fills the index in memory from the file.
 func (s *exclusive) load() error {
-	return s.view(func(r *rows) error {
+	f := filler{s: s}
+	if err := s.view(func(r *rows) error {
 		if err := r.checkFormat(); err != nil {
 			return err
 		}
@@ -25,25 +27,60 @@ func (s *exclusive) load() error {
 		for _, g := range gens {
 			total += r.bucket(g, recordPrefix).Sequence()
 		}
-		for i := range s.shards {
-			s.shards[i].index.reserve(int(total / shards))
+		for i := range f.parts {
+			f.parts[i] = make([]entryAt, 0, total/shards+total/shards/8+8)
 		}
 		for _, g := range gens {
 			slot, err := s.gens.slot(g)
 			if err != nil {
 				return err
 			}
-			if err := s.loadGeneration(r, g, slot); err != nil {
+			if err := f.generation(r, g, slot); err != nil {
 				return err
 			}
 		}
-		return s.loadPending(r)
-	})
+		return f.pending(r)
+	}); err != nil {
+		return err
+	}
+	f.fill()
+	return nil
 }
 
-// loadGeneration takes what the generation's index bucket has, and the rest from
-// the records themselves.
-func (s *exclusive) loadGeneration(r *rows, g generation, slot uint16) error {
+// filler collects what belongs into the index, shard by shard: filling one shard
+// after the other stays within the processor's cache, where going from shard to
+// shard for every record would miss it every time.
+type filler struct {
+	s     *exclusive
+	parts [shards][]entryAt
+}
+
+func (f *filler) add(hash uint64, at place) {
+	part := &f.parts[hash>>(64-shardBits)]
+	*part = append(*part, entryAt{hash, at})
+}
+
+// fill moves what was collected into the shards' tables, on two goroutines.
+func (f *filler) fill() {
+	var wg sync.WaitGroup
+	for worker := range 2 {
+		wg.Go(func() {
+			for i := worker; i < shards; i += 2 {
+				t := &f.s.shards[i].index
+				t.reserve(len(f.parts[i]))
+				for _, e := range f.parts[i] {
+					t.add(e.hash, e.at)
+				}
+				f.parts[i] = nil
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// generation takes what the generation's index bucket has, and the rest from the
+// records themselves.
+func (f *filler) generation(r *rows, g generation, slot uint16) error {
 	indexed := uint64(0)
 	if x := r.bucket(g, indexPrefix); x != nil {
 		indexed = x.Sequence()
@@ -52,12 +89,23 @@ func (s *exclusive) loadGeneration(r *rows, g generation, slot uint16) error {
 			if len(k) != indexKeySize {
 				return fmt.Errorf("%w: an index entry of %d bytes", ErrDamaged, len(k))
 			}
-			hash := binary.BigEndian.Uint64(k)
-			s.shardOf(hash).index.add(hash, placeAt(slot, binary.BigEndian.Uint64(k[hashSize:])))
+			f.add(binary.BigEndian.Uint64(k), placeAt(slot, binary.BigEndian.Uint64(k[hashSize:])))
 		}
 	}
 	return r.tail(g, indexed, func(hash, seq uint64) error {
-		s.shardOf(hash).index.add(hash, placeAt(slot, seq))
+		f.add(hash, placeAt(slot, seq))
+		return nil
+	})
+}
+
+func (f *filler) pending(r *rows) error {
+	b, err := r.pending()
+	if err != nil {
+		return err
+	}
+	return b.ForEach(func(k, _ []byte) error {
+		sum := sha256.Sum256(k)
+		f.add(binary.BigEndian.Uint64(sum[:hashSize]), inPending)
 		return nil
 	})
 }
@@ -80,36 +128,21 @@ func (r *rows) tail(g generation, after uint64, visit func(hash, seq uint64) err
 	return nil
 }
 
-func (s *exclusive) loadPending(r *rows) error {
-	b, err := r.pending()
-	if err != nil {
-		return err
-	}
-	return b.ForEach(func(k, _ []byte) error {
-		sum := sha256.Sum256(k)
-		hash := binary.BigEndian.Uint64(sum[:hashSize])
-		s.shardOf(hash).index.add(hash, inPending)
-		return nil
-	})
-}
-
 // start readies a loaded store: fences above all that may ever have been given,
 // and the writer. It commits once.
 func (s *exclusive) start() error {
-	err := guarded(func() error {
-		return s.bolt().Update(func(tx *bbolt.Tx) error {
-			r, err := newRows(tx)
-			if err != nil {
-				return err
-			}
-			mark, err := r.metaNumber(metaFence)
-			if err != nil {
-				return err
-			}
-			s.fences.last.Store(mark)
-			s.fences.mark.Store(mark + fenceBlock)
-			return r.setMetaNumber(metaFence, mark+fenceBlock)
-		})
+	err := s.update(false, func(tx *bbolt.Tx) error {
+		r, err := newRows(tx)
+		if err != nil {
+			return err
+		}
+		mark, err := r.metaNumber(metaFence)
+		if err != nil {
+			return err
+		}
+		s.fences.last.Store(mark)
+		s.fences.mark.Store(mark + fenceBlock)
+		return r.setMetaNumber(metaFence, mark+fenceBlock)
 	})
 	if err != nil {
 		return err
@@ -128,19 +161,27 @@ func (s *exclusive) shutdown(owned bool) error {
 	s.writer.stop()
 	var err error
 	if !s.poisoned.Load() {
-		err = guarded(func() error { return s.settleDown(owned) })
+		err = s.settleDown(owned)
 	}
 	if owned {
-		err = errors.Join(err, s.bolt().Close())
+		err = errors.Join(err, s.closeFile())
 	}
 	return err
 }
 
+// closeFile closes the file. After a panic inside bbolt its own Close would wait
+// for a lock for ever; then only the descriptor and the lock of the file go.
+func (s *exclusive) closeFile() error {
+	if s.wedged.Load() {
+		return abandon(s.file)
+	}
+	return guarded(s.bolt().Close)
+}
+
 // settleDown writes what memory alone has and what makes the next open cheap.
 func (s *exclusive) settleDown(owned bool) error {
-	db := s.bolt()
 	began := stopwatch()
-	err := db.Update(func(tx *bbolt.Tx) error {
+	err := s.update(false, func(tx *bbolt.Tx) error {
 		r, err := newRows(tx)
 		if err != nil {
 			return err
@@ -160,8 +201,8 @@ func (s *exclusive) settleDown(owned bool) error {
 	}
 	// With the free list in the file, a short-lived command opens it without
 	// walking all of it.
-	db.NoFreelistSync = false
-	return db.Update(func(tx *bbolt.Tx) error {
+	s.bolt().NoFreelistSync = false
+	return s.update(false, func(tx *bbolt.Tx) error {
 		r, err := newRows(tx)
 		if err != nil {
 			return err

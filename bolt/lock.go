@@ -17,6 +17,7 @@ type locking struct {
 	patience time.Duration
 	done     <-chan struct{} // gives up early, with errGone; nil: never
 	thorough bool            // look at every page before bbolt does
+	vetted   bool            // set when that was done
 }
 
 // open opens the file and waits for its lock. It looks every other millisecond,

@@ -24,9 +24,11 @@ func openExclusive(path string, o *Options) (*DB, error) {
 		return nil, fileError(path, err)
 	}
 	db.AllocSize = growBy(0)
-	d, err := startExclusive(db, file, path, o)
+	s := newExclusive(db, o.clock())
+	s.file, s.vetted = file, lock.vetted
+	d, err := startExclusive(s, path)
 	if err != nil {
-		_ = guarded(db.Close)
+		_ = s.closeFile()
 		return nil, fileError(path, err)
 	}
 	d.owned = true
@@ -75,16 +77,14 @@ func newShared(db *bbolt.DB, o *Options) (*DB, error) {
 	if err != nil {
 		return nil, fileError(path, err)
 	}
-	d, err := startExclusive(db, nil, path, o)
+	d, err := startExclusive(newExclusive(db, o.clock()), path)
 	if err != nil {
 		return nil, fileError(path, err)
 	}
 	return d, nil
 }
 
-func startExclusive(db *bbolt.DB, file *os.File, path string, o *Options) (*DB, error) {
-	s := newExclusive(db, o.clock())
-	s.file = file
+func startExclusive(s *exclusive, path string) (*DB, error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, file 
 		if err != nil {
 			return nil, err
 		}
-		if err := vet(f, lock.thorough, lock.exclusive); err != nil {
+		if lock.vetted, err = vet(f, lock.thorough, lock.exclusive); err != nil {
 			_ = f.Close()
 			return nil, err
 		}
@@ -120,7 +120,7 @@ func openBolt(path string, o *bbolt.Options, lock *locking) (db *bbolt.DB, file 
 		if file != nil {
 			// bbolt closes the file when it fails, but not when it panics; the lock
 			// would stay for as long as the process lives.
-			_ = file.Close()
+			_ = abandon(file)
 		}
 		switch {
 		case errors.Is(err, bbolterrors.ErrTimeout):

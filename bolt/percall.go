@@ -103,7 +103,7 @@ func (p *perCall) write(ctx context.Context, create bool, fn func(*rows) error) 
 		}
 	}
 	lock := locking{path: p.path, exclusive: true, wait: p.o.LockWait, done: ctx.Done()}
-	db, _, err := openBolt(p.path, &bbolt.Options{
+	db, file, err := openBolt(p.path, &bbolt.Options{
 		FreelistType: bbolt.FreelistMapType,
 		MaxSize:      p.o.MaxSize,
 		NoStatistics: true,
@@ -114,16 +114,21 @@ func (p *perCall) write(ctx context.Context, create bool, fn func(*rows) error) 
 	if err != nil {
 		return fileError(p.path, err)
 	}
-	return closing(db, p.commit(db, fn))
+	panicked, err := p.commit(db, fn)
+	if panicked {
+		// bbolt's own Close would wait for a lock that nobody will release.
+		return errors.Join(err, abandon(file))
+	}
+	return closing(db, err)
 }
 
-func (p *perCall) commit(db *bbolt.DB, fn func(*rows) error) error {
+func (p *perCall) commit(db *bbolt.DB, fn func(*rows) error) (panicked bool, err error) {
 	var (
 		committing bool
 		txid       int
 		failure    error
 	)
-	err := guarded(func() error {
+	panicked, err = watched(func() error {
 		return db.Update(func(tx *bbolt.Tx) error {
 			txid = tx.ID()
 			failure = guarded(func() error {
@@ -151,14 +156,16 @@ func (p *perCall) commit(db *bbolt.DB, fn func(*rows) error) error {
 	})
 	switch {
 	case err == nil || errors.Is(err, errNothing):
-		return nil
+		return false, nil
+	case panicked:
+		return true, unknownCommit(err)
 	case !committing:
-		return err
+		return false, err
 	}
 	if definite := definiteFailure(db, err, txid); definite != nil {
-		return definite
+		return false, definite
 	}
-	return unknownCommit(err)
+	return false, unknownCommit(err)
 }
 
 // catchUp brings every index bucket up to date. An exclusive opener that was

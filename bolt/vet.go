@@ -74,29 +74,34 @@ func parseMeta(page []byte) (m metaPage, verdict int) {
 
 // vet refuses a file that is no bbolt file or a damaged one. All pages are looked
 // at if that is asked for, or if bbolt is going to: to write to a file without a
-// free list it walks all of it, on a goroutine of its own.
-func vet(f *os.File, thorough, writes bool) error {
+// free list it walks all of it, on a goroutine of its own. It reports whether it
+// did.
+func vet(f *os.File, thorough, writes bool) (all bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := regular(info); err != nil {
-		return err
+		return false, err
 	}
 	m, err := findMeta(f, info.Size())
 	if err != nil {
-		return err
+		return false, err
 	}
 	if m.pages > uint64(info.Size())/m.pageSize {
-		return fmt.Errorf("%w: the file has %d bytes and needs %d: it was cut short", ErrDamaged, info.Size(), m.pages*m.pageSize)
+		return false, fmt.Errorf("%w: the file has %d bytes and needs %d: it was cut short", ErrDamaged, info.Size(), m.pages*m.pageSize)
 	}
 	if m.root < 2 || m.root >= m.pages || m.freelist != noFreelist && (m.freelist < 2 || m.freelist >= m.pages) {
-		return fmt.Errorf("%w: its header points outside of it", ErrDamaged)
+		return false, fmt.Errorf("%w: its header points outside of it", ErrDamaged)
 	}
 	if !thorough && (!writes || m.freelist != noFreelist) {
-		return nil
+		return false, nil
 	}
-	return vetPages(f, m)
+	w := &pageWalk{file: f, m: m, seen: make([]uint64, m.pages/64+1)}
+	if err := w.tree(m.root, nil, nil); err != nil || m.freelist == noFreelist {
+		return true, err
+	}
+	return true, w.free(m.freelist)
 }
 
 // findMeta returns the header that bbolt will use.
@@ -133,13 +138,21 @@ func findMeta(f *os.File, size int64) (metaPage, error) {
 	return m0, nil
 }
 
-// pageWalk checks all pages that can be reached from the root.
+// pageWalk checks all pages that can be reached from the root. It reads the file
+// instead of mapping it: that is faster than the page faults of a new mapping, and
+// a page that the disk cannot deliver is an error and not a fault.
 type pageWalk struct {
-	data  []byte
-	m     metaPage
-	seen  []uint64 // bit set of pages
-	depth int
+	file   *os.File
+	m      metaPage
+	seen   []uint64 // bit set of pages
+	depth  int
+	window []byte // part of the file, from page first on
+	first  uint64
 }
+
+// windowSize is how much is read at once: pages that belong together were mostly
+// written together.
+const windowSize = 256 << 10
 
 func damagedPage(id uint64, what string) error {
 	return fmt.Errorf("%w: page %d %s", ErrDamaged, id, what)
@@ -148,29 +161,21 @@ func damagedPage(id uint64, what string) error {
 // maxPageDepth bounds the recursion; a tree of this depth would not fit any disk.
 const maxPageDepth = 64
 
-// vetMapped walks the mapped file.
-func vetMapped(data []byte, m metaPage) error {
-	w := &pageWalk{data: data, m: m, seen: make([]uint64, m.pages/64+1)}
-	if err := w.tree(m.root, nil, nil); err != nil {
-		return err
-	}
-	if m.freelist == noFreelist {
-		return nil
-	}
-	return w.free(m.freelist)
-}
-
-// page returns the bytes of a page with its overflow, and takes note of it.
+// page returns the bytes of a page with its overflow, and takes note of it. They
+// are valid until the next call.
 func (w *pageWalk) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= w.m.pages {
 		return nil, damagedPage(id, "is outside of the file")
 	}
-	at := id * w.m.pageSize
+	head, err := w.read(id, 1)
+	if err != nil {
+		return nil, err
+	}
 	order := binary.NativeEndian
-	if order.Uint64(w.data[at:]) != id {
+	if order.Uint64(head) != id {
 		return nil, damagedPage(id, "does not carry its own number")
 	}
-	more := uint64(order.Uint32(w.data[at+12:]))
+	more := uint64(order.Uint32(head[12:]))
 	if id+more >= w.m.pages {
 		return nil, damagedPage(id, "reaches beyond the file")
 	}
@@ -180,7 +185,25 @@ func (w *pageWalk) page(id uint64) ([]byte, error) {
 		}
 		w.seen[p/64] |= 1 << (p % 64)
 	}
-	return w.data[at : at+(more+1)*w.m.pageSize], nil
+	return w.read(id, more+1)
+}
+
+// read returns n pages.
+func (w *pageWalk) read(id, n uint64) ([]byte, error) {
+	size := w.m.pageSize
+	if have := uint64(len(w.window)) / size; id < w.first || id+n > w.first+have {
+		want := min(max(n, windowSize/size), w.m.pages-id)
+		if uint64(cap(w.window)) < want*size {
+			w.window = make([]byte, want*size)
+		}
+		w.window, w.first = w.window[:want*size], id
+		if _, err := w.file.ReadAt(w.window, int64(id*size)); err != nil {
+			w.window = w.window[:0]
+			return nil, fmt.Errorf("%w: page %d cannot be read: %w", ErrDamaged, id, err)
+		}
+	}
+	at := (id - w.first) * size
+	return w.window[at : at+n*size], nil
 }
 
 // tree checks the page and all below it. Its keys must lie in [low, high).
@@ -208,6 +231,9 @@ func (w *pageWalk) content(id uint64, p []byte, low, high []byte) error {
 	}
 	if flags == branchPage && count == 0 {
 		return damagedPage(id, "is an empty branch")
+	}
+	if flags == branchPage || hasBuckets(p, count) {
+		p = bytes.Clone(p) // what is below is read before the end of this page
 	}
 	var last []byte
 	for i := range count {
@@ -254,6 +280,16 @@ func (w *pageWalk) content(id uint64, p []byte, low, high []byte) error {
 		}
 	}
 	return nil
+}
+
+// hasBuckets reports whether an element of a leaf page is a bucket.
+func hasBuckets(p []byte, count uint64) bool {
+	for i := range count {
+		if binary.NativeEndian.Uint32(p[pageHeader+i*elementSize:])&bucketElement != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // bucket checks a nested bucket: a tree of its own, or an inline page.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -170,25 +171,35 @@ func (w *writer) gather() {
 	}
 }
 
-// take empties the queue into a batch.
-func (w *writer) take() []*op {
+// lends reports whether lent work is queued.
+func (w *writer) lends() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.queue {
+		if o.lent != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// take empties the queue into a batch. Unless lent work is wanted too, that stays
+// for the next round.
+func (w *writer) take(lent bool) []*op {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	batch := make([]*op, 0, min(len(w.queue), maxBatch))
-	used := 0
+	left := w.queue[:0]
 	for _, o := range w.queue {
-		if len(batch) == maxBatch {
-			break
-		}
-		used++
-		if o.state.CompareAndSwap(opQueued, opTaken) {
+		switch {
+		case len(batch) == maxBatch || o.lent != nil && !lent:
+			left = append(left, o)
+		case o.state.CompareAndSwap(opQueued, opTaken):
 			batch = append(batch, o)
 		}
 	}
-	clear(w.queue[:used])
-	if w.queue = w.queue[used:]; len(w.queue) == 0 {
-		w.queue = nil
-	}
+	clear(w.queue[len(left):])
+	w.queue = left
 	return batch
 }
 
@@ -196,8 +207,9 @@ func (w *writer) take() []*op {
 // until then its members may withdraw, and late ones may join.
 func (w *writer) round() {
 	var batch []*op
-	failed := w.try(func() []*op {
-		batch = w.take()
+	lent := w.lends()
+	failed := w.try(lent, func() []*op {
+		batch = w.take(lent)
 		return batch
 	})
 	size := len(batch)
@@ -232,14 +244,22 @@ func (w *writer) again(batch []*op, failed *op) {
 			}
 			return
 		}
-		failed = w.try(func() []*op { return batch })
+		failed = w.tryAgain(batch)
 	}
+}
+
+func (w *writer) tryAgain(batch []*op) (failed *op) {
+	lent := false
+	for _, o := range batch {
+		lent = lent || o.lent != nil
+	}
+	return w.try(lent, func() []*op { return batch })
 }
 
 // settle runs a batch until everybody in it has been answered.
 func (w *writer) settle(batch []*op) {
 	if len(batch) > 0 {
-		if failed := w.try(func() []*op { return batch }); failed != nil {
+		if failed := w.tryAgain(batch); failed != nil {
 			w.again(batch, failed)
 		}
 	}
@@ -257,25 +277,27 @@ func without(ops []*op, gone *op) []*op {
 
 // try runs the batch in one transaction and answers its members. If one of them
 // fails, the transaction is rolled back and that member returned, alone answered.
-func (w *writer) try(take func() []*op) (failed *op) {
+func (w *writer) try(lent bool, take func() []*op) (failed *op) {
 	var (
-		batch    []*op
-		taken    bool
-		began    time.Time
-		txid     int
-		failure  error
-		onDisk   bool
-		poisoned = w.s.usable()
+		batch   []*op
+		taken   bool
+		began   time.Time
+		txid    int
+		failure error
+		onDisk  bool
 	)
-	if poisoned != nil {
-		w.finish(take(), false, poisoned)
+	if w.s.poisoned.Load() {
+		w.finish(take(), false, ErrPoisoned)
 		return nil
 	}
-	err := w.s.update(func(tx *bbolt.Tx) error {
+	err := w.s.update(lent, func(tx *bbolt.Tx) error {
 		batch, taken = take(), true
 		r, err := newRows(tx)
 		if err != nil {
 			return err
+		}
+		if w.s.file != nil {
+			tx.DB().AllocSize = growBy(tx.Size())
 		}
 		// The first handler to run: whatever a later one does, the commit stands.
 		tx.OnCommit(func() { onDisk = true })
@@ -310,6 +332,8 @@ func (w *writer) try(take func() []*op) (failed *op) {
 	case onDisk:
 		// A commit handler that the user's work registered has panicked. What was
 		// committed stands; the callers whose work it may have been ask again.
+		w.s.poisoned.Store(false)
+		w.s.wedged.Store(false)
 		w.finish(batch, true, unknownCommit(errHandlerPanicked))
 	case began.IsZero():
 		w.finish(batch, false, err)
@@ -319,26 +343,76 @@ func (w *writer) try(take func() []*op) (failed *op) {
 	return nil
 }
 
-// update runs fn in a write transaction of the current file.
-func (s *exclusive) update(fn func(*bbolt.Tx) error) error {
+// update runs fn in a write transaction of the current file. A managed one cannot
+// be ended by fn (R19).
+func (s *exclusive) update(managed bool, fn func(*bbolt.Tx) error) error {
 	for {
 		db := s.bolt()
 		moved := false
-		err := guarded(func() error {
-			return db.Update(func(tx *bbolt.Tx) error {
-				// Compaction holds the write lock of the old file until the new one is in
-				// place: what gets the lock afterwards must not commit to the old one.
-				if moved = s.bolt() != db; moved {
-					return errNothing
+		body := func(tx *bbolt.Tx) error {
+			// Compaction holds the write lock of the old file until the new one is in
+			// place: what gets the lock afterwards must not commit to the old one.
+			if moved = s.bolt() != db; moved {
+				return errNothing
+			}
+			if managed {
+				if err := s.vetOnce(db); err != nil {
+					return err
 				}
-				return fn(tx)
-			})
+			}
+			// A panic must not reach bbolt's own roll-back after one; see below.
+			return guarded(func() error { return fn(tx) })
+		}
+		panicked, err := watched(func() error {
+			if managed {
+				return db.Update(body)
+			}
+			return updateBare(db, body)
 		})
 		if moved || errors.Is(err, bbolterrors.ErrDatabaseNotOpen) && s.bolt() != db {
 			continue
 		}
+		if panicked {
+			s.wedged.Store(true)
+			s.poison()
+		}
 		return err
 	}
+}
+
+// updateBare is DB.Update without its answer to a panic: that is to walk the whole
+// file on a goroutine of bbolt's own, and on a file that has just proved to be
+// damaged, a second panic there would end the process. The transaction is left as
+// it is instead, and the handle with it.
+func updateBare(db *bbolt.DB, fn func(*bbolt.Tx) error) error {
+	tx, err := db.Begin(true)
+	if err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	return tx.Commit()
+}
+
+// vetOnce looks at every page of the file before the first managed transaction,
+// unless that was done when it was opened: DB.Update alone keeps work from ending
+// its transaction, and DB.Update does not survive damage.
+func (s *exclusive) vetOnce(db *bbolt.DB) error {
+	if s.vetted {
+		return nil
+	}
+	f, err := os.Open(db.Path())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := vet(f, true, true); err != nil {
+		return err
+	}
+	s.vetted = true
+	return nil
 }
 
 // apply runs the op inside the transaction of r.
@@ -388,6 +462,9 @@ func (w *writer) finish(batch []*op, committed bool, err error) {
 // what a later sync would make of the pages that this one could not write, so the
 // handle is not trusted again.
 func (s *exclusive) commitFailed(err error, txid int) error {
+	if s.wedged.Load() {
+		return unknownCommit(err)
+	}
 	if definite := definiteFailure(s.bolt(), err, txid); definite != nil {
 		return definite
 	}
