@@ -14,11 +14,14 @@ import (
 
 // Attempt is one ownership of a key, as the running operation sees it.
 type Attempt struct {
-	Scope    Scope
-	Key      Key
-	Number   int    // 1 on the first try of this intent
-	Fence    uint64 // grows with every attempt on the key
-	TookOver bool   // an abandoned attempt went before; its effect may have happened
+	Scope  Scope
+	Key    Key
+	Number int    // 1 on the first try of this intent
+	Fence  uint64 // grows with every attempt on the key
+	// TookOver: an abandoned attempt went before; its effect may have happened.
+	// False does not prove that none did: a store that keeps reservations in memory
+	// forgets them in a crash.
+	TookOver bool
 
 	lease *lease
 }

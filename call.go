@@ -202,14 +202,25 @@ func (c *call) existing(ctx context.Context, g *grant) (again bool, err error) {
 		if c.o.find == nil {
 			return false, c.unresolved("an abandoned attempt asks to be looked into first; pass RecoverWith, or Resolve the key")
 		}
-		value, applied, err := c.o.find(ctx)
+		seen := c.attempt(rec, nil)
+		inner := new(fnContext)
+		c.enter(inner, ctx, false, &seen)
+		value, applied, err := c.o.find(inner)
+		inner.frame.ended.Store(true)
 		if err != nil {
-			return false, err
+			return false, &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "RecoverWith could not find out what became of the abandoned attempt; nothing was run", cause: err}
 		}
 		req.Recovered, g.found, g.value = true, applied, value
 	}
 	req.TakeOver = rec.Fence
 	return true, nil
+}
+
+// waitsForResolve is the error of a call whose own outcome is uncertain. The cause
+// is fn's error without the mark that Uncertain put on it: in an outer operation it
+// must not count a second time.
+func (c *call) waitsForResolve(cause error) error {
+	return &callError{sentinel: ErrUnresolved, scope: c.scope, reason: "it is not known whether the operation took effect; the key waits for Resolve", cause: unmarked(cause)}
 }
 
 func (c *call) unresolved(reason string) error {
@@ -251,6 +262,9 @@ func sentinelOf(err error) error {
 // isDefinite reports whether an error of a move says for certain that the move
 // did not happen and that sending it again would not help.
 func isDefinite(err error) bool {
+	if errors.Is(err, ErrOutcomeUnknown) {
+		return false // whatever its cause looks like
+	}
 	for _, s := range [...]error{ErrLeaseLost, ErrInvalidKey, backend.ErrInvalidRequest, ErrCorruptRecord, ErrUnknownVersion} {
 		if errors.Is(err, s) {
 			return true

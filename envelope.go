@@ -164,7 +164,7 @@ func (s *Store) decodeOutcome(scope Scope, rec *backend.Record, v any) error {
 		return &FailedError{Code: f.Code, Message: f.Message}
 	}
 	if err := s.decode(rec.ID, e, v); err != nil {
-		return &callError{sentinel: unreadable(err), scope: scope, reason: fmt.Sprintf("the stored result does not decode into %T; nothing was run", v), cause: hideUnlessOurs(err)}
+		return &callError{sentinel: unreadable(err), scope: scope, reason: fmt.Sprintf("the stored result does not decode into %T (was the result type changed, or the key resolved with another one?); nothing was run", v), cause: hideUnlessOurs(err)}
 	}
 	return nil
 }
@@ -178,7 +178,14 @@ func unreadable(err error) error {
 	return ErrCorruptRecord
 }
 
-func (s *Store) decode(id backend.ID, e envelope, v any) error {
+func (s *Store) decode(id backend.ID, e envelope, v any) (err error) {
+	// A codec is the caller's code and meets bytes that may be damaged or of another
+	// type: its panic is a result that cannot be decoded.
+	defer func() {
+		if recover() != nil {
+			err = errors.New("idem: the codec panicked")
+		}
+	}()
 	codec, err := s.codecFor(e.codec)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ type InFlightError struct {
 
 // Error names the scope and the time.
 func (e *InFlightError) Error() string {
-	text := fmt.Sprintf("idem: in flight: %v is being run by another caller; try again with the same key within %v", e.Scope, e.RetryAfter.Round(time.Millisecond))
+	text := fmt.Sprintf("idem: in flight: %v is being run by another caller; its lease ends in %v unless it is renewed; try again then, or pass idem.Wait", e.Scope, e.RetryAfter.Round(time.Millisecond))
 	if e.cause != nil {
 		text += ": the wait ended early: " + e.cause.Error()
 	}
@@ -98,7 +98,12 @@ type FailedError struct {
 
 // Error returns code and message.
 func (e *FailedError) Error() string {
-	if e.Message == "" {
+	switch {
+	case e.Code == "" && e.Message == "":
+		return "idem: failed for good"
+	case e.Code == "":
+		return "idem: failed: " + e.Message
+	case e.Message == "":
 		return "idem: failed: " + e.Code
 	}
 	return "idem: failed: " + e.Code + ": " + e.Message
@@ -141,8 +146,9 @@ func (e *permanentError) failed() *FailedError {
 
 // Uncertain says that fn cannot tell whether its effect took place: a request was
 // sent and the answer was lost. The key turns uncertain, nothing runs again until
-// [Store.Resolve], and this call returns an error that matches ErrUnresolved and
-// err.
+// [Store.Resolve] (RecoverWith is not asked), and this call returns an error that
+// matches ErrUnresolved and err. Unlike Permanent it also counts when it is wrapped
+// in another error: taking it for an ordinary one would run the operation again.
 func Uncertain(err error) error { return &uncertainError{err: err} }
 
 type uncertainError struct{ err error }
@@ -155,6 +161,41 @@ func (e *uncertainError) Error() string {
 }
 
 func (e *uncertainError) Unwrap() error { return e.err }
+
+// asUncertain returns the uncertainty that fn's error carries, wrapped or not, with
+// the whole error as its cause; nil if there is none. What a nested call of idem
+// returned does not count: its own key is protected already.
+func asUncertain(err error) *uncertainError {
+	var e *uncertainError
+	if !errors.As(err, &e) {
+		return nil
+	}
+	if err == error(e) {
+		return e
+	}
+	return &uncertainError{err: err}
+}
+
+// unmarked hides the mark of Uncertain that err carries somewhere inside and lets
+// everything else through.
+func unmarked(err error) error {
+	var e *uncertainError
+	if err == nil || !errors.As(err, &e) {
+		return err
+	}
+	return withoutMark{err}
+}
+
+type withoutMark struct{ err error }
+
+func (e withoutMark) Error() string        { return e.err.Error() }
+func (e withoutMark) Is(target error) bool { return errors.Is(e.err, target) }
+func (e withoutMark) As(target any) bool {
+	if _, mark := target.(**uncertainError); mark {
+		return false
+	}
+	return errors.As(e.err, target)
+}
 
 // callError gives a sentinel its scope, a reason and a cause. Its text never
 // contains the key or a stored result.
@@ -235,7 +276,7 @@ func Advise(err error) Advice {
 		return AdviceAsk
 	case errors.As(err, &failed), is(ErrResultExpired, ErrResultUnavailable):
 		return AdviceStop
-	case is(ErrFingerprintMismatch, ErrInvalidKey, ErrNoFingerprint, ErrInvalidOption, ErrNested, ErrGuarantee, ErrNotFound, ErrStale, backend.ErrInvalidRequest):
+	case is(ErrFingerprintMismatch, ErrInvalidKey, ErrNoFingerprint, ErrInvalidOption, ErrNested, ErrGuarantee, ErrStale, backend.ErrInvalidRequest):
 		return AdviceChange
 	case is(ErrInFlight, ErrLeaseLost, ErrOutcomeUnknown, ErrUnavailable, ErrRetryTransaction, context.Canceled, context.DeadlineExceeded):
 		return AdviceRetry

@@ -193,8 +193,13 @@ func (a *running) abort() {
 // the caller, with the record where a failure was stored.
 func (a *running) fail(err error) (backend.Record, error) {
 	var none backend.Record
-	switch e := err.(type) {
-	case *permanentError:
+	if e := asUncertain(err); e != nil {
+		if _, cerr := a.settle(backend.CompleteRequest{Ref: a.ref, State: backend.Uncertain}); cerr != nil {
+			return none, cerr
+		}
+		return none, a.c.waitsForResolve(e.err)
+	}
+	if e, ok := err.(*permanentError); ok {
 		f := e.failed()
 		rec, cerr := a.complete(backend.Failed, a.c.s.encodeFailure(a.c.id, f), a.c.retain.failed.Dedup, a.c.retain.failed.Dedup)
 		if cerr != nil {
@@ -203,11 +208,6 @@ func (a *running) fail(err error) (backend.Record, error) {
 		// The answer is read back from the stored form, so that this call and every
 		// replay get an equal error, cut text included.
 		return rec, a.c.s.decodeOutcome(a.c.scope, &rec, new(struct{}))
-	case *uncertainError:
-		if _, cerr := a.settle(backend.CompleteRequest{Ref: a.ref, State: backend.Uncertain}); cerr != nil {
-			return none, cerr
-		}
-		return none, &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: e}
 	}
 	if a.lease.isLost() {
 		// Nothing is released: the key may be somebody else's by now, and the policy
@@ -270,9 +270,17 @@ func (a *running) persist(move func(context.Context) error) error {
 	}
 	ctx, cancel := context.WithTimeout(a.detached, limit)
 	defer cancel()
+	var last error
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		err := move(ctx)
-		if err == nil || isDefinite(err) || a.lease.isLost() {
+		if err == nil || isDefinite(err) {
+			return err
+		}
+		if ctx.Err() != nil && last != nil {
+			err = last // why it did not work says more than that time is up
+		}
+		last = err
+		if a.lease.isLost() {
 			return err
 		}
 		timer := time.NewTimer(pause)

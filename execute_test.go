@@ -26,7 +26,7 @@ func TestR11_HowFnEnds(t *testing.T) {
 
 		t.Log("an ordinary error releases, and comes back as it is")
 		wrapped := fmt.Errorf("context: %w", idem.Permanent("code", errBoom))
-		for i, fnErr := range []error{errBoom, io.EOF, wrapped, errors.Join(idem.Uncertain(errBoom)), &idem.FailedError{Code: "nested"}} {
+		for i, fnErr := range []error{errBoom, io.EOF, wrapped, &idem.FailedError{Code: "nested"}} {
 			k := fmt.Sprint("ordinary ", i)
 			res, err := run(t.Context(), s.store, k, func(context.Context) (string, error) {
 				s.ledger.add(k)
@@ -792,7 +792,7 @@ func TestAdvise(t *testing.T) {
 		{idem.ErrInvalidOption, idem.AdviceChange},
 		{idem.ErrNested, idem.AdviceChange},
 		{idem.ErrGuarantee, idem.AdviceChange},
-		{idem.ErrNotFound, idem.AdviceChange},
+		{idem.ErrNotFound, idem.AdviceNone},
 		{idem.ErrStale, idem.AdviceChange},
 		{backend.ErrInvalidRequest, idem.AdviceChange},
 		{idem.ErrUnresolved, idem.AdviceAsk},

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -85,16 +86,34 @@ func ExecuteAll[E, T any](ctx context.Context, s *Store, scope Scope, items []E,
 	crew.Wait()
 
 	for _, twin := range twins {
-		of := results[twin.of]
-		if of.Err == nil {
-			of.Replayed = true
-		}
-		if !twin.same {
-			of = ItemResult[T]{Err: &callError{sentinel: ErrFingerprintMismatch, scope: scope, reason: "another item of the same batch has this key and another fingerprint; only the first was run"}}
-		}
-		results[twin.index] = of
+		results[twin.index] = twinResult(results[twin.of], twin.same, scope, func() (Result[T], error) {
+			return Execute(ctx, s, scope, twin.key, twin.hash, func(ctx context.Context) (T, error) { return fn(ctx, items[twin.index]) }, each...)
+		})
 	}
 	return results
+}
+
+// twinResult is the answer for an item whose key an earlier item has. execute asks
+// the store for the twin itself: that reads a value of its own for a twin whose
+// first succeeded, and runs a twin whose first was refused because the key belongs
+// to another request, perhaps the twin's.
+func twinResult[T any](first ItemResult[T], same bool, scope Scope, execute func() (Result[T], error)) ItemResult[T] {
+	var failed *FailedError
+	switch {
+	case same && first.Err == nil:
+		if r, err := execute(); err == nil && r.Replayed {
+			return ItemResult[T]{Result: r}
+		}
+		first.Replayed = true
+		return first
+	case same:
+		first.Replayed = first.Replayed || errors.As(first.Err, &failed)
+		return first
+	case errors.Is(first.Err, ErrFingerprintMismatch):
+		r, err := execute()
+		return ItemResult[T]{Result: r, Err: err}
+	}
+	return ItemResult[T]{Err: &callError{sentinel: ErrFingerprintMismatch, scope: scope, reason: "an earlier item of the same batch has this key and another fingerprint"}}
 }
 
 // batchItem is an item that is executed: the first with its key.
@@ -108,6 +127,8 @@ type batchItem struct {
 type twinItem struct {
 	index, of int
 	same      bool // same fingerprint
+	key       Key
+	hash      Fingerprint
 }
 
 func groupTwins[E any](items []E, identify func(E) (Key, Fingerprint)) (firsts []batchItem, twins []twinItem) {
@@ -116,7 +137,7 @@ func groupTwins[E any](items []E, identify func(E) (Key, Fingerprint)) (firsts [
 		key, hash := identify(item)
 		if n, ok := seen[key]; ok && hash.Err() == nil {
 			f := &firsts[n]
-			twins = append(twins, twinItem{index: i, of: f.index, same: f.hash.sum == hash.sum && f.hash.off == hash.off})
+			twins = append(twins, twinItem{index: i, of: f.index, key: key, hash: hash, same: f.hash.sum == hash.sum && f.hash.off == hash.off})
 			continue
 		}
 		if hash.Err() == nil { // an item that is refused is nobody's twin

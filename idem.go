@@ -140,13 +140,19 @@ type TxStore[Tx any] struct {
 	tx     backend.Transactional[Tx]
 }
 
-// NewTx returns a store over a transactional backend; see [New].
+// NewTx returns a store over a transactional backend; see [New]. It fails with
+// ErrGuarantee on one that has no transactions as it was opened, such as bolt in
+// per-call mode.
 func NewTx[Tx any](b backend.Transactional[Tx], o *Options) (*TxStore[Tx], error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend", ErrInvalidOption)
 	}
 	s, err := New(b, o)
 	if err != nil {
+		return nil, err
+	}
+	have := b.Guarantees()
+	if err := have.Check(&backend.Guarantees{Atomic: true}); err != nil {
 		return nil, err
 	}
 	return &TxStore[Tx]{Store: s, tx: b}, nil
@@ -163,7 +169,9 @@ func NewTx[Tx any](b backend.Transactional[Tx], o *Options) (*TxStore[Tx], error
 // Its context ends with the caller's, and with cause ErrLeaseLost when the lease
 // is lost. How fn ends decides what becomes of the key:
 //
-//   - nil error: the result is stored; this call and every retry return it.
+//   - nil error: the result is stored; this call and every retry return it. One that
+//     cannot be stored (longer than backend.MaxBody, refused by the codec) is
+//     returned here, and retries get ErrResultUnavailable.
 //   - [Permanent]: the failure is stored; this call and every retry return an
 //     equal *[FailedError].
 //   - [Uncertain]: the key is uncertain until [Store.Resolve].

@@ -164,8 +164,13 @@ func OnAbandoned(p Abandoned) CallOption {
 // RecoverWith gives the call a way to find out whether an abandoned attempt took
 // effect. Before such a key is taken over, find is called, without a lease, on
 // the context of the call; several callers may ask at once, one of them goes on.
+// AttemptFrom in find gives the abandoned attempt, so that a provider can be asked
+// about its derived key.
 // applied with a value completes the key with that value and fn does not run; not
-// applied runs fn. An error leaves the key as it was and is returned.
+// applied runs fn. An error leaves the key as it was and comes back inside one that
+// matches ErrUnavailable. find is asked about abandoned attempts only, not about a
+// key that Uncertain, a panic or Hold made uncertain. With OnAbandoned(Hold), Hold
+// wins, the stricter of the two.
 //
 // T must be the result type of the call, which is checked before anything is
 // reserved.

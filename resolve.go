@@ -162,6 +162,8 @@ type Resolution struct {
 // Applied says that the operation took effect, with this result: retries are
 // given it. A nil result stands for an operation that returns nothing. evidence
 // says why the person is sure; it is kept with the record, at most 1,024 bytes.
+// result must have the type that the call returns; nobody can check that here, and
+// retries of a call with another type get ErrCorruptRecord.
 func Applied(result any, evidence string) Resolution {
 	return Resolution{set: true, applied: true, result: result, evidence: evidence}
 }

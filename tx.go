@@ -1,9 +1,11 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/goidem/idem/backend"
 )
@@ -14,7 +16,8 @@ import (
 //
 // fn may run more than once before the one commit that counts (a serialization
 // retry, a neighbour in a group commit that failed), so it touches nothing but tx
-// and variables that it sets anew. It must not commit or roll back tx. Its error
+// and variables that it sets anew. If ctx ends between two such runs, nothing is
+// committed. It must not commit or roll back tx. Its error
 // rolls everything back: [Permanent] and [Uncertain] then store the outcome alone,
 // any other error comes back unwrapped and leaves the key free.
 //
@@ -130,10 +133,17 @@ func finishTx[T, Tx any](a *running, b backend.Transactional[Tx], w *txWork[T, T
 	a.lease.cancelsToo(cancel)
 	var own *workError
 	err = a.persist(func(limited context.Context) error {
-		// The time limit of persist bounds the tries, not a transaction under way.
+		// The time limit bounds the tries and the wait for a turn, behind somebody
+		// else's transaction, but not a transaction that is under way.
 		if limited.Err() != nil {
 			return limited.Err()
 		}
+		w.begun.Store(false)
+		defer context.AfterFunc(limited, func() {
+			if !w.begun.Load() {
+				cancel(nil)
+			}
+		})()
 		var err error
 		rec, err = b.Finish(ctx, a.ref, w.run)
 		if errors.As(err, &own) {
@@ -145,8 +155,10 @@ func finishTx[T, Tx any](a *running, b backend.Transactional[Tx], w *txWork[T, T
 	case own != nil:
 		return a.fail(own.err)
 	case err == nil && w.uncertain != nil:
-		return rec, &callError{sentinel: ErrUnresolved, scope: a.c.scope, reason: "the key waits for Resolve", cause: w.uncertain}
-	case errors.Is(err, ErrLeaseLost), errors.Is(err, context.Canceled) && !errors.Is(err, ErrOutcomeUnknown) && a.lease.isLost():
+		return rec, a.c.waitsForResolve(w.uncertain)
+	case errors.Is(err, ErrOutcomeUnknown):
+		return rec, &callError{sentinel: ErrOutcomeUnknown, scope: a.c.scope, reason: "the call was made, its record may not be committed; ask again with the same key", cause: err}
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, context.Canceled) && a.lease.isLost():
 		return rec, &callError{sentinel: ErrLeaseLost, scope: a.c.scope, reason: "nothing was committed"}
 	case err != nil:
 		return rec, &callError{sentinel: ErrOutcomeUnknown, scope: a.c.scope, reason: "the call was made, its record may not be committed; ask again with the same key", cause: err}
@@ -199,7 +211,11 @@ func inTx[T, Tx any](ctx context.Context, c *call, fn func(context.Context, Tx) 
 		res, err = replay[T](c, &g)
 	case w.uncertain != nil:
 		res.Attempt = g.rec.Attempt
-		err = &callError{sentinel: ErrUnresolved, scope: c.scope, reason: "the key waits for Resolve", cause: w.uncertain}
+		err = c.waitsForResolve(w.uncertain)
+	case g.rec.State == StateUncertain:
+		// Join on a store without savepoints: the effect could not be undone.
+		res.Attempt = g.rec.Attempt
+		err = c.waitsForResolve(w.failed)
 	case w.failed != nil:
 		res = resultOf(res.Value, false, &g.rec)
 		err = c.s.decodeOutcome(c.scope, &g.rec, new(struct{}))
@@ -243,8 +259,9 @@ type txWork[T, Tx any] struct {
 	value     T
 	number    int
 	failed    *FailedError
-	uncertain error
+	uncertain error // why, if it is
 	running   bool
+	begun     atomic.Bool // the function has been started
 }
 
 func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation) (backend.Completion, error) {
@@ -256,6 +273,7 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 		made := c.attempt(&res.Record, nil)
 		attempt = &made
 	}
+	w.begun.Store(true)
 	value, err := w.call(ctx, tx, attempt)
 	switch e := err.(type) {
 	case nil:
@@ -263,10 +281,11 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 		w.failed = e.failed()
 		dedup := c.retain.failed.Dedup
 		return backend.Completion{State: StateFailed, Body: c.s.encodeFailure(c.id, w.failed), ReplayFor: dedup, KnownFor: dedup, Undo: true}, nil
-	case *uncertainError:
-		w.uncertain = e
-		return backend.Completion{State: StateUncertain, Undo: true}, nil
 	default:
+		if u := asUncertain(err); u != nil {
+			w.uncertain = cmp.Or(u.err, error(u))
+			return backend.Completion{State: StateUncertain, Undo: true}, nil
+		}
 		return backend.Completion{}, &workError{err: err}
 	}
 	w.value = value

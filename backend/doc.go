@@ -20,10 +20,19 @@
 // implements [Transactional]. Each subtest carries the number of the rule that
 // it checks; the rules are quoted where they fail.
 //
-// What a backend may rely on: requests have been validated (Validate returns
-// nil), tokens are 16 random bytes made for one attempt only, and durations are
-// positive where a request says so. What a backend owes:
+// What a backend may rely on: tokens are 16 random bytes made for one attempt only.
+// What a backend owes:
 //
+//   - Every method begins with the request's Validate (ID.Validate for Get,
+//     Ref.Validate for Release, Ref.ValidateRenew for Renew), before anything is read
+//     (R7), and then gives up if ctx is over.
+//   - The record that Apply returns is the answer, as it is. A next record whose
+//     State is zero means: remove it if it is there.
+//   - A seed for Apply that grows over the whole store, so that a fence is never
+//     given twice, also after a record is gone; with seed 0 an operator's delayed
+//     request can meet another attempt under the same number. Say which it is.
+//   - A store that is always durable ignores ReserveRequest.Durable. Expire passes
+//     over a record that it cannot read; List ends with its error.
 //   - Errors mean infrastructure, a broken record or a lost compare-and-set.
 //     Whether a key is free, taken, finished or bound to another request is an
 //     [Outcome], not an error.
@@ -35,8 +44,9 @@
 //     said.
 //   - Bytes returned belong to the caller, bytes received are copied before they
 //     are kept.
-//   - ctx governs waiting. A backend returns soon after ctx ends; if the move had
-//     been sent by then, the error matches ErrOutcomeUnknown.
+//   - ctx governs waiting. A backend returns soon after ctx ends, with ctx.Err() and
+//     never with its cause, which may be one of these errors and belong to somebody
+//     else; if the move had been sent by then, the error matches ErrOutcomeUnknown.
 //   - Every method is safe for concurrent use.
 //   - No error carries a raw key, a stored result, driver text with data in it,
 //     or a secret.

@@ -1,6 +1,9 @@
 package backend
 
-import "time"
+import (
+	"bytes"
+	"time"
+)
 
 // A Step is what one move does to one record.
 type Step struct {
@@ -215,7 +218,7 @@ func (r *ResolveRequest) Apply(cur Record, now time.Time) (Step, Record, error) 
 			return keep(cur), Record{}, ErrInFlight
 		}
 	case Completed:
-		resolvedBefore = r.Applied && cur.Owner == [16]byte{}
+		resolvedBefore = r.Applied && cur.Owner == [16]byte{} && bytes.Equal(cur.Body, r.Body)
 	case Open:
 		resolvedBefore = !r.Applied
 	}

@@ -96,9 +96,15 @@ func (w world) work(at point, after int64) error {
 	case perCall:
 		o.LeaseTTL = sharedLease
 	}
-	store, err := idem.NewTx(file, o)
+	store, err := idem.New(file, o)
 	if err != nil {
 		return err
+	}
+	var txs *idem.TxStore[*bbolt.Tx]
+	if w.mode == inTx {
+		if txs, err = idem.NewTx(file, o); err != nil {
+			return err
+		}
 	}
 
 	var passed atomic.Int64
@@ -113,7 +119,7 @@ func (w world) work(at point, after int64) error {
 		var res idem.Result[string]
 		var err error
 		if w.mode == inTx {
-			res, err = idem.ExecuteTx(ctx, store, scope, idem.Key(key), idem.NoFingerprint(), func(_ context.Context, tx *bbolt.Tx) (string, error) {
+			res, err = idem.ExecuteTx(ctx, txs, scope, idem.Key(key), idem.NoFingerprint(), func(_ context.Context, tx *bbolt.Tx) (string, error) {
 				die(afterReserve)
 				b, err := tx.CreateBucketIfNotExists(effectsBucket)
 				if err != nil {
@@ -127,7 +133,7 @@ func (w world) work(at point, after int64) error {
 				return value(key), b.Put(fmt.Appendf(nil, "%s#%d", key, seq), []byte{})
 			})
 		} else {
-			res, err = idem.Execute(ctx, store.Store, scope, idem.Key(key), idem.NoFingerprint(), func(context.Context) (string, error) {
+			res, err = idem.Execute(ctx, store, scope, idem.Key(key), idem.NoFingerprint(), func(context.Context) (string, error) {
 				die(afterReserve)
 				if err := effects.add(key); err != nil {
 					return "", err
