@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,10 @@ func (t *target) bind(cmd *cobra.Command) {
 	f.StringVar(&t.scope.Operation, "op", "", "operation that the key belongs to")
 	f.StringVar(&t.scope.Tenant, "tenant", "", "tenant that the key belongs to")
 	f.StringVar(&t.key, "key", "", "idempotency key")
+	completeOperations(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("key", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return fromStore(cmd, idem.Filter{Operation: t.scope.Operation, Tenant: t.scope.Tenant}, func(r *idem.Record) string { return string(r.Key) })
+	})
 }
 
 func (t *target) check(cmd *cobra.Command) error {
@@ -112,4 +118,36 @@ func newVersion() *cobra.Command {
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// completeOperations makes a shell complete --op from what is in the store.
+func completeOperations(cmd *cobra.Command) {
+	_ = cmd.RegisterFlagCompletionFunc("op", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return fromStore(cmd, idem.Filter{}, func(r *idem.Record) string { return r.Scope.Operation })
+	})
+}
+
+// Bounds of a completion: who presses a key does not wait.
+const (
+	completeLooks = 20000
+	completeNames = 100
+)
+
+// fromStore returns names for a completion. What cannot be read gives none: a
+// completion has no place for a message.
+func fromStore(cmd *cobra.Command, f idem.Filter, name func(*idem.Record) string) ([]string, cobra.ShellCompDirective) {
+	s, err := lookStore(cmd.Root().PersistentFlags().Lookup("store").Value.String())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	seen, looks := make(map[string]bool), 0
+	for r, err := range s.List(cmd.Context(), f) {
+		if looks++; err != nil || looks > completeLooks || len(seen) == completeNames {
+			break
+		}
+		if text := name(&r); view.Text(text) == text {
+			seen[text] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen)), cobra.ShellCompDirectiveNoFileComp
 }

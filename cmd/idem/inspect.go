@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -75,12 +76,17 @@ the store gives less.`,
   idem doctor --require-machine-crash --require-shared
   idem doctor --json | jq '.findings[] | select(.want)'`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, err := openFile(*store, storage.Look)
 			if err != nil {
 				return err
 			}
 			g := file.Guarantees()
+			care, err := fileCare(cmd.Context(), file)
+			if err != nil {
+				return &storeError{err: err}
+			}
+			g.Findings = append(g.Findings, care...)
 			if err := view.Doctor(os.Stdout, file.Path(), &g, asJSON); err != nil {
 				return err
 			}
@@ -92,6 +98,8 @@ the store gives less.`,
 					*c.grade = backend.Survives
 				}
 			}
+			// Only what weakens a guarantee is its reason, not the care of the file.
+			g.Findings = file.Guarantees().Findings
 			return g.Check(&require)
 		},
 	}
@@ -104,6 +112,27 @@ the store gives less.`,
 	f.BoolVar(&require.Shared, "require-shared", false, "fail unless several processes may use the store")
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// fileCare is what is worth knowing about the file besides its guarantees.
+func fileCare(ctx context.Context, file *bolt.DB) ([]backend.Finding, error) {
+	info, err := os.Stat(file.Path())
+	if err != nil {
+		return nil, err
+	}
+	mode := backend.Finding{Setting: "file mode", Value: fmt.Sprintf("%#o", info.Mode().Perm()), Text: "only you can read what is stored"}
+	if info.Mode().Perm()&0o077 != 0 {
+		mode.Want, mode.Text = "0600", "others on this machine can read or change what is stored: chmod 600"
+	}
+	disk, err := file.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	backlog := backend.Finding{Setting: "expired records", Value: fmt.Sprint(disk.Expired), Text: "still in the file"}
+	if disk.Due > 1000 && disk.Due > disk.Records {
+		backlog.Want, backlog.Text = "none", "more than what is alive: run idem sweep from cron"
+	}
+	return []backend.Finding{mode, backlog}, nil
 }
 
 func newCheck(store *string) *cobra.Command {

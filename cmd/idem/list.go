@@ -52,6 +52,7 @@ func (s *selection) bind(cmd *cobra.Command, states bool) {
 	f.StringVar(&s.tenant, "tenant", "", "only this tenant")
 	f.StringVar(&s.op, "op", "", "only this operation")
 	f.StringVar(&s.opPrefix, "op-prefix", "", "only operations that begin so")
+	completeOperations(cmd)
 	if states {
 		f.Var(&s.olderThan, "older-than", "only attempts that began at least so long ago, such as 90s, 12h or 30d")
 		f.StringVar(&s.state, "state", "", "only this state: "+strings.Join(view.States(), ", "))
