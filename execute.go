@@ -17,6 +17,18 @@ const (
 
 // execute is Execute behind its checks: reserve, run, record.
 func execute[T any](ctx context.Context, c *call, fn func(context.Context) (T, error)) (Result[T], error) {
+	return underLease(ctx, c, func(a *running) (Result[T], error) {
+		value, err := run(a, fn)
+		if err != nil {
+			return failed(a, value, err)
+		}
+		return finish(a, value, false)
+	})
+}
+
+// underLease gets the key and calls attempt as its owner, or answers from what is
+// known already: a settled record, or what RecoverWith found.
+func underLease[T any](ctx context.Context, c *call, attempt func(*running) (Result[T], error)) (Result[T], error) {
 	g, err := c.acquire(ctx, c.reserve)
 	if err != nil {
 		return Result[T]{}, err
@@ -30,11 +42,7 @@ func execute[T any](ctx context.Context, c *call, fn func(context.Context) (T, e
 		value, _ := g.value.(T)
 		return finish(a, value, true)
 	}
-	value, err := run(a, fn)
-	if err != nil {
-		return failed(a, value, err)
-	}
-	return finish(a, value, false)
+	return attempt(a)
 }
 
 // failed settles an attempt whose operation returned err. A stored failure has the

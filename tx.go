@@ -91,32 +91,21 @@ func ExecuteThenTx[C, T, Tx any](ctx context.Context, s *TxStore[Tx], scope Scop
 func thenTx[C, T, Tx any](ctx context.Context, c *call, b backend.Transactional[Tx],
 	call func(context.Context) (C, error), record func(context.Context, Tx, C) (T, error)) (Result[T], error) {
 
-	g, err := c.acquire(ctx, c.reserve)
-	if err != nil {
-		return Result[T]{}, err
-	}
-	if !g.acquired {
-		return replay[T](c, &g)
-	}
-	a := c.start(ctx, &g)
-	defer a.end()
-	if g.found {
-		value, _ := g.value.(T)
-		return finish(a, value, true)
-	}
-	called, err := run(a, call)
-	if err != nil {
-		return failed(a, *new(T), err)
-	}
-	w := &txWork[T, Tx]{c: c, fn: func(ctx context.Context, tx Tx) (T, error) { return record(ctx, tx, called) }, attempt: &a.attempt}
-	rec, err := finishTx(a, b, w)
-	if err != nil {
-		return Result[T]{Value: w.value, Attempt: g.rec.Attempt}, err
-	}
-	if w.failed != nil {
-		return resultOf(*new(T), false, &rec), c.s.decodeOutcome(c.scope, &rec, new(struct{}))
-	}
-	return resultOf(w.value, false, &rec), nil
+	return underLease(ctx, c, func(a *running) (Result[T], error) {
+		called, err := run(a, call)
+		if err != nil {
+			return failed(a, *new(T), err)
+		}
+		w := &txWork[T, Tx]{c: c, fn: func(ctx context.Context, tx Tx) (T, error) { return record(ctx, tx, called) }, attempt: &a.attempt}
+		rec, err := finishTx(a, b, w)
+		if err != nil {
+			return Result[T]{Value: w.value, Attempt: a.rec.Attempt}, err
+		}
+		if w.failed != nil {
+			return resultOf(*new(T), false, &rec), c.s.decodeOutcome(c.scope, &rec, new(struct{}))
+		}
+		return resultOf(w.value, false, &rec), nil
+	})
 }
 
 // finishTx commits the writes of w together with the completion.
