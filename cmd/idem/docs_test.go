@@ -187,7 +187,7 @@ func alike(text string) string {
 		{`BEGAN +`, "BEGAN"},
 		{`lease \d+(ms|s) left`, "lease 29s left"},
 		{`lease over for \d+(ms|s)`, "lease over for 1s"},
-		{`within [0-9.]+m?s`, "within 29s"},
+		{`ends in [0-9.]+m?s`, "ends in 4.9s"},
 		{`\(in \d+s\)`, "(in 29s)"},
 		{`\d+(\.\d+)?/s`, "100/s"},
 		{`; \d+(\.\d+)?m?s,`, "; 20ms,"},
