@@ -190,7 +190,7 @@ func (c *call) existing(ctx context.Context, g *grant) (again bool, err error) {
 	}
 	switch rec.State {
 	case StateUncertain:
-		return false, c.unresolved("it is not known whether the operation took effect; the key waits for Resolve")
+		return false, c.unresolved("it is not known whether the operation took effect; the key waits for a person to resolve it")
 	case StateInFlight:
 		if !rec.IsAbandoned(g.now) {
 			return false, nil
@@ -220,7 +220,7 @@ func (c *call) existing(ctx context.Context, g *grant) (again bool, err error) {
 // is fn's error without the mark that Uncertain put on it: in an outer operation it
 // must not count a second time.
 func (c *call) waitsForResolve(cause error) error {
-	return &callError{sentinel: ErrUnresolved, scope: c.scope, reason: "it is not known whether the operation took effect; the key waits for Resolve", cause: unmarked(cause)}
+	return &callError{sentinel: ErrUnresolved, scope: c.scope, reason: "it is not known whether the operation took effect; the key waits for a person to resolve it", cause: unmarked(cause)}
 }
 
 func (c *call) unresolved(reason string) error {

@@ -75,7 +75,7 @@ type InFlightError struct {
 
 // Error names the scope and the time.
 func (e *InFlightError) Error() string {
-	text := fmt.Sprintf("idem: in flight: %v is being run by another caller; its lease ends in %v unless it is renewed; try again then, or pass idem.Wait", e.Scope, e.RetryAfter.Round(time.Millisecond))
+	text := fmt.Sprintf("idem: in flight: %v is being run by another caller; its lease ends in %v unless it is renewed; try again then", e.Scope, e.RetryAfter.Round(time.Millisecond))
 	if e.cause != nil {
 		text += ": the wait ended early: " + e.cause.Error()
 	}

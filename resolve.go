@@ -142,7 +142,7 @@ func Lookup[T any](ctx context.Context, s *Store, scope Scope, key Key) (Result[
 	case StateInFlight:
 		return Result[T]{Attempt: rec.Attempt}, &InFlightError{Scope: scope, RetryAfter: max(0, rec.LeaseUntil.Sub(now()))}
 	case StateUncertain:
-		return Result[T]{Attempt: rec.Attempt}, &callError{sentinel: ErrUnresolved, scope: scope, reason: "the key waits for Resolve"}
+		return Result[T]{Attempt: rec.Attempt}, &callError{sentinel: ErrUnresolved, scope: scope, reason: "the key waits for a person to resolve it"}
 	}
 	if err := s.decodeOutcome(scope, &rec, &value); err != nil {
 		var none T

@@ -185,7 +185,7 @@ func alike(text string) string {
 		{`\(\d+(ms|s|m\d\ds) ago\)`, "(1s ago)"},
 		{`\d+(ms|s) ago +`, "1s ago  "},
 		{`BEGAN +`, "BEGAN"},
-		{`lease \d+(ms|s) left`, "lease 29s left"},
+		{`lease \d+(ms|s) left`, "lease 4s left"},
 		{`lease over for \d+(ms|s)`, "lease over for 1s"},
 		{`ends in [0-9.]+m?s`, "ends in 4.9s"},
 		{`\(in \d+s\)`, "(in 29s)"},
