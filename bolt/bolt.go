@@ -69,6 +69,14 @@ type Options struct {
 	// with other readers, and never creates it. It implies PerCall.
 	ReadOnly bool
 
+	// MustExist refuses to begin a new store: Open fails with a [*FileError] that
+	// matches fs.ErrNotExist if there is no file, New with one that matches
+	// ErrNotStore if the database has no bucket "idem", and in per-call mode a move
+	// fails if the file is gone by then. It is for stores whose loss must not look
+	// like a fresh start: where the disk is not mounted, the path is misspelt or the
+	// file was removed, an empty store would run everything once more.
+	MustExist bool
+
 	// MaxSize bounds the size of the file in bytes; a move that would exceed it
 	// fails with ErrFull. Zero means no bound. New ignores it.
 	MaxSize int
@@ -107,8 +115,16 @@ func (o *Options) clock() clock {
 // replaced and, if it is not a healthy store, never touched: the error is a
 // [*FileError] that matches ErrNotStore, ErrDamaged or backend.ErrUnknownVersion,
 // or a [*LockError].
+//
+// A relative path and symbolic links are resolved once, here: the store stays the
+// same file when the process changes its folder or a link is turned elsewhere. A
+// link to nothing is refused.
 func Open(path string, o *Options) (*DB, error) {
 	c := o.withDefaults()
+	path, err := resolve(path)
+	if err != nil {
+		return nil, fileError(path, err)
+	}
 	if c.PerCall {
 		return openPerCall(path, &c)
 	}
@@ -120,7 +136,9 @@ func Open(path string, o *Options) (*DB, error) {
 // the bucket "idem" if it is not there.
 //
 // The database must stay open until the store's Close has returned, must not be
-// read-only, and must sync: NoSync is refused. Of the options only Now is used.
+// read-only, and must sync: NoSync is refused. It can have one store at a time: a
+// second one is refused with a [*FileError] that matches ErrLocked, until Close. Of
+// the options only Now and MustExist are used.
 func New(db *bbolt.DB, o *Options) (*DB, error) {
 	c := o.withDefaults()
 	if c.PerCall {
@@ -152,7 +170,8 @@ func (d *DB) Bolt() *bbolt.DB {
 	return d.excl.bolt()
 }
 
-// Path returns the path of the file.
+// Path returns the path of the file, absolute and without symbolic links if Open
+// opened it.
 func (d *DB) Path() string { return d.path }
 
 // Guarantees implements backend.Backend.

@@ -18,7 +18,9 @@ type change struct {
 	gen  generation     // of next, if it is settled
 	row  []byte         // stored form of next
 	at   place          // where write has put it
-	k    held           // in exclusive mode
+	// early: this transaction has put an uncertain row into pending before.
+	early bool
+	k     held // in exclusive mode
 }
 
 // newChange prepares a change: the encoding is the caller's work, not the
@@ -50,8 +52,18 @@ func (k held) change(next backend.Record, old place, now time.Time) *change {
 
 // write puts the change into a transaction. It may run again after a roll-back.
 func (c *change) write(r *rows) error {
+	err := c.put(r)
+	if k := c.k; err == nil && k.e != nil {
+		k.sh.mu.Lock()
+		k.e.next = c.at
+		k.sh.mu.Unlock()
+	}
+	return err
+}
+
+func (c *change) put(r *rows) error {
 	c.at = 0
-	if c.old == inPending && (settled(c.next.State) || c.next.State == 0) {
+	if c.old == inPending && !c.early && (settled(c.next.State) || c.next.State == 0) {
 		if err := r.deletePending(c.id); err != nil {
 			return err
 		}
@@ -81,6 +93,9 @@ func (c *change) write(r *rows) error {
 		return err
 	}
 	c.at = placeAt(slot, seq)
+	if c.early { // last: until the outcome is written, the key stays uncertain
+		return r.deletePending(c.id)
+	}
 	return nil
 }
 

@@ -27,6 +27,9 @@ func (s *exclusive) Check(ctx context.Context) error {
 		return err
 	}
 	o := &op{write: func(r *rows) error {
+		if ctx.Err() != nil {
+			return nil // nobody waits for it any more
+		}
 		// First with our own eyes: bbolt's check reads damaged pages on a goroutine of
 		// its own, where a fault ends the process.
 		s.vetted = false
@@ -38,7 +41,11 @@ func (s *exclusive) Check(ctx context.Context) error {
 	if err := s.writer.submit(o); err != nil {
 		return err
 	}
-	return <-o.result // it looks at ctx itself, and has no outcome to be unknown
+	_, err := s.writer.await(ctx, o)
+	if errors.Is(err, backend.ErrOutcomeUnknown) && ctx.Err() != nil {
+		return ctx.Err() // a look has no outcome to be unknown
+	}
+	return err
 }
 
 // Check implements the look at a file that is opened for it. The pages are looked
@@ -47,7 +54,7 @@ func (p *perCall) Check(ctx context.Context) error {
 	lock := locking{path: p.path, wait: p.o.LockWait, done: ctx.Done(), thorough: true}
 	err := p.readWith(&lock, func(r *rows) error { return check(ctx, r, nil) })
 	if errors.Is(err, errGone) {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	return err
 }
@@ -73,7 +80,7 @@ func check(ctx context.Context, r *rows, s *exclusive) error {
 		c.count()
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	if len(c.found) == 0 {
 		return nil

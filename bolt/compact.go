@@ -2,9 +2,9 @@ package bolt
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -14,12 +14,21 @@ import (
 // compactTx is how many bytes one transaction of a compaction copies.
 const compactTx = 16 << 20
 
+// errs of a file that cannot be replaced under its name alone.
+var (
+	errTwoNames = errors.New("idem: the file has a second name (a hard link), which would keep the old content; remove that first")
+	errMoved    = errors.New("idem: the name of the file means another file by now")
+)
+
 // errShared refuses to replace a file that somebody else has opened.
 var errShared = errors.New("idem: the database belongs to the caller; compact it with bbolt's own tools while nothing has it open")
 
 // Compact rewrites the file without its free pages, which bbolt keeps for ever: a
 // file that was big once stays big. The copy is complete and synced before it
-// takes the place of the file, so that a crash leaves one or the other.
+// takes the place of the file, so that a crash leaves one or the other. It keeps
+// the file's mode and owner, or fails. A file with a second name (a hard link) is
+// refused. If it is not known whether the new file's name has reached the disk,
+// the handle answers ErrPoisoned from then on.
 //
 // Writes wait until the copy is done; reads go on. It needs room for the copy. A
 // store made with New refuses. What Bolt returned before is closed afterwards:
@@ -27,7 +36,7 @@ var errShared = errors.New("idem: the database belongs to the caller; compact it
 // mode the file is kept locked for the whole time.
 func (d *DB) Compact(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	if p, ok := d.engine.(*perCall); ok {
 		return p.compact(ctx)
@@ -59,20 +68,39 @@ func (p *perCall) compact(ctx context.Context) error {
 
 // compact copies the file and puts the copy in its place.
 func (s *exclusive) compact(ctx context.Context, path string) (err error) {
-	s.compacting.Lock()
-	defer s.compacting.Unlock()
-	old := s.bolt()
-	// Our own transaction keeps all other writers out, here and in the caller's
-	// code, and writes nothing.
-	tx, err := old.Begin(true)
+	select {
+	case s.compacting <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	tx, err := s.beginCompaction(ctx)
 	if err != nil {
 		return err
 	}
+	defer func() { <-s.compacting }()
+	// Our own transaction keeps all other writers out, here and in the caller's
+	// code, and writes nothing.
 	defer func() { _ = tx.Rollback() }()
+	old := s.bolt()
 
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text()[:8]+".compact")
+	info, err := replaceable(path, s.file)
+	if err != nil {
+		return err
+	}
+	// That the folder can be synced at all is found out while nothing has happened.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := s.syncDir(dir); err != nil {
+		return err
+	}
+
+	temp := tempName(path, compactSuffix)
+	inPlace := false // the copy is the file
 	defer func() {
-		if err != nil {
+		if !inPlace {
 			_ = os.Remove(temp)
 		}
 	}()
@@ -83,10 +111,13 @@ func (s *exclusive) compact(ctx context.Context, path string) (err error) {
 		return err
 	}
 	defer func() {
-		if err != nil {
+		if !inPlace {
 			_ = guarded(db.Close)
 		}
 	}()
+	if err := sameAccess(file, info); err != nil {
+		return err
+	}
 	db.NoSync = true // one sync at the end
 	err = guarded(func() error { return bbolt.Compact(db, old, compactTx) })
 	db.NoSync = false
@@ -94,7 +125,7 @@ func (s *exclusive) compact(ctx context.Context, path string) (err error) {
 		err = db.Sync()
 	}
 	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
+		err = ctx.Err()
 	}
 	if err == nil {
 		err = os.Rename(temp, path)
@@ -102,15 +133,108 @@ func (s *exclusive) compact(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	inPlace = true
 	// The copy is the file from here on. A write through a handle on the old one
 	// would be lost, so the old one's descriptor goes first: such a write fails.
+	stores.replace(old, db)
 	s.db.Store(db)
 	oldFile := s.file
 	s.file = file
+	err = s.syncDir(dir)
+	if err != nil {
+		// After a crash of the machine the old file may be there again, without
+		// anything that is written from now on: so nothing is.
+		s.poison()
+	}
 	_ = oldFile.Close()
 	_ = tx.Rollback()
 	_ = guarded(old.Close)
-	return syncDir(filepath.Dir(path))
+	return err
+}
+
+// beginCompaction begins the transaction that keeps writers out. bbolt would wait
+// for its lock however long somebody's work takes. Whoever gives up leaves that
+// wait, and s.compacting with it, to a goroutine: it ends when the work does, and
+// Close waits for it.
+func (s *exclusive) beginCompaction(ctx context.Context) (*bbolt.Tx, error) {
+	type begun struct {
+		tx  *bbolt.Tx
+		err error
+	}
+	got := make(chan begun)
+	go func() {
+		var b begun
+		if b.err = s.usable(); b.err == nil {
+			b.err = guarded(func() (err error) {
+				b.tx, err = s.bolt().Begin(true)
+				return err
+			})
+		}
+		select {
+		case got <- b:
+		case <-ctx.Done():
+			if b.err == nil {
+				_ = b.tx.Rollback()
+			}
+			<-s.compacting
+		}
+	}()
+	select {
+	case b := <-got:
+		if b.err == nil {
+			// Close, or a failed write, may have come meanwhile.
+			if b.err = s.usable(); b.err != nil {
+				_ = b.tx.Rollback()
+			}
+		}
+		if b.err != nil {
+			<-s.compacting
+			return nil, b.err
+		}
+		return b.tx, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// replaceable returns what is known about the file at path. It must be the open
+// one, and have no other name: that would go on meaning the old file, and be a
+// store of its own.
+func replaceable(path string, open *os.File) (fs.FileInfo, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	have, err := open.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !os.SameFile(info, have):
+		return nil, errMoved
+	case namesOf(info) > 1:
+		return nil, errTwoNames
+	}
+	return info, nil
+}
+
+// sameAccess gives the copy the owner and the mode of the file: another user's
+// command must find it as open, or as closed, as it was.
+func sameAccess(f *os.File, like fs.FileInfo) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	uid, gid := ownerOf(like)
+	if haveUID, haveGID := ownerOf(info); haveUID != uid || haveGID != gid {
+		if err := f.Chown(uid, gid); err != nil {
+			return fmt.Errorf("idem: the new file cannot be given the owner of the old one: %w", errors.Unwrap(err))
+		}
+	}
+	// After the owner: changing that clears bits of the mode.
+	if info, err = f.Stat(); err == nil && info.Mode() != like.Mode() {
+		err = f.Chmod(like.Mode())
+	}
+	return err
 }
 
 // createCopy opens an empty bbolt file at temp that calls itself path.

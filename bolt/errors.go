@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -23,7 +24,8 @@ var (
 	ErrNotStore = errors.New("idem: not an idem store")
 	// ErrDamaged: the file is idem's, but parts of it cannot be read. It is left
 	// as it is: an empty file in its place would forget every key.
-	ErrDamaged = errors.New("idem: store file is damaged")
+	// It matches backend.ErrCorruptRecord.
+	ErrDamaged error = &kindError{"idem: store file is damaged", backend.ErrCorruptRecord}
 	// ErrPoisoned: a write failed in a way that leaves open what the disk holds.
 	// This handle answers nothing more. Open the file again and call Check.
 	ErrPoisoned = errors.New("idem: store is out of use after a failed write; open the file again and check it")
@@ -31,17 +33,30 @@ var (
 	// stored; the store works again once there is room.
 	ErrFull = errors.New("idem: no room to store the record")
 	// ErrClosed: the store has been closed.
-	ErrClosed = errors.New("idem: store is closed")
+	ErrClosed error = &kindError{"idem: store is closed", backend.ErrInvalidRequest}
 	// ErrPerCall: the move needs a transaction that stays open while the caller
 	// works, which a file opened per call does not give.
-	ErrPerCall = errors.New("idem: no transactions in per-call mode; open the file without Options.PerCall")
+	ErrPerCall error = &kindError{"idem: no transactions in per-call mode; open the file without Options.PerCall", backend.ErrInvalidRequest}
 	// ErrReadOnly: the move would write, and the file was opened with
 	// Options.ReadOnly.
-	ErrReadOnly = errors.New("idem: store was opened read-only")
+	ErrReadOnly error = &kindError{"idem: store was opened read-only", backend.ErrInvalidRequest}
 	// ErrWrongTx: the transaction given to Join is closed, read-only, or of
 	// another database.
-	ErrWrongTx = errors.New("idem: not an open write transaction of this store's file")
+	ErrWrongTx error = &kindError{"idem: not an open write transaction of this store's file", backend.ErrInvalidRequest}
 )
+
+// kindError is an error of this package that also matches one of the contract's,
+// so that the core advises what helps: asking for a damaged file, changing the
+// program for a move that this handle will never make, and not to try again.
+type kindError struct {
+	text string
+	kind error
+}
+
+func (e *kindError) Error() string { return e.text }
+
+// Is reports whether target is the kind.
+func (e *kindError) Is(target error) bool { return target == e.kind }
 
 // FileError says what is wrong with which file. It matches ErrNotStore,
 // ErrDamaged, backend.ErrUnknownVersion or the operating system's error.
@@ -65,9 +80,12 @@ func (e *FileError) Unwrap() error { return e.Err }
 // LockError says who holds the lock of a file, as far as the system tells. It
 // matches ErrLocked.
 type LockError struct {
-	Path    string
-	PID     int    // 0: not known
-	Command string // command line of the process; empty: not known
+	Path string
+	PID  int // 0: not known
+	// Command is the command line of the process, empty if it is not known. It may
+	// hold what does not belong into a log, such as keys: the text of the error
+	// names the program only.
+	Command string
 }
 
 // Error names the file and the holder of its lock.
@@ -76,7 +94,8 @@ func (e *LockError) Error() string {
 	case e.PID == os.Getpid():
 		return fmt.Sprintf("idem: %s: file is locked: this process has it open already", e.Path)
 	case e.PID != 0 && e.Command != "":
-		return fmt.Sprintf("idem: %s: file is locked by process %d (%s)", e.Path, e.PID, e.Command)
+		program, _, _ := strings.Cut(e.Command, " ")
+		return fmt.Sprintf("idem: %s: file is locked by process %d (%s)", e.Path, e.PID, filepath.Base(program))
 	case e.PID != 0:
 		return fmt.Sprintf("idem: %s: file is locked by process %d", e.Path, e.PID)
 	}

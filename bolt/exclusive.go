@@ -31,14 +31,17 @@ type exclusive struct {
 	wedged   atomic.Bool // bbolt holds locks that nobody will release
 	closed   atomic.Bool
 
-	compacting sync.Mutex
+	// compacting is held by a compaction, and by Close from its beginning: a channel,
+	// so that a compaction that waits for it can give up.
+	compacting chan struct{}
+	syncDir    func(*os.File) error
 
 	marks marks
 	sweep sync.Mutex // held while dropped generations leave the index
 }
 
 func newExclusive(db *bbolt.DB, now clock) *exclusive {
-	s := &exclusive{now: now}
+	s := &exclusive{now: now, compacting: make(chan struct{}, 1), syncDir: syncFolder}
 	s.db.Store(db)
 	for i := range s.shards {
 		s.shards[i].entries = make(map[backend.ID]*entry)
@@ -91,7 +94,9 @@ func (s *exclusive) view(fn func(*rows) error) error {
 type fences struct {
 	last atomic.Uint64
 	mark atomic.Uint64
-	mu   sync.Mutex // held while the mark moves
+	mu   sync.Mutex // held while somebody waits for the mark to move
+
+	ahead atomic.Bool // the mark is being moved before it is needed
 }
 
 const fenceBlock = 1 << 20
@@ -100,7 +105,7 @@ const fenceBlock = 1 << 20
 // touches the disk once in a million times.
 func (s *exclusive) coverFence(ctx context.Context, n uint64) error {
 	f := &s.fences
-	if n <= f.mark.Load() {
+	if s.covered(n) {
 		return nil
 	}
 	f.mu.Lock()
@@ -108,12 +113,48 @@ func (s *exclusive) coverFence(ctx context.Context, n uint64) error {
 	if n <= f.mark.Load() {
 		return nil
 	}
-	mark := n + fenceBlock
-	if err := s.writer.do(ctx, func(r *rows) error { return r.setMetaNumber(metaFence, mark) }); err != nil {
+	o := s.raiseMark()
+	if err := s.writer.submit(o); err != nil {
 		return err
 	}
-	f.mark.Store(mark)
-	return nil
+	_, err := s.writer.await(ctx, o)
+	return err
+}
+
+// covered reports whether the mark on disk covers the fence n. From half a block
+// on it has the mark moved ahead: a fence given in a caller's own transaction must
+// find it in place, because nothing can commit beside that.
+func (s *exclusive) covered(n uint64) bool {
+	f := &s.fences
+	mark := f.mark.Load()
+	if n+fenceBlock/2 > mark && f.ahead.CompareAndSwap(false, true) {
+		o := s.raiseMark()
+		raised := o.done
+		o.done = func(committed bool) {
+			raised(committed)
+			f.ahead.Store(false)
+		}
+		if err := s.writer.submit(o); err != nil {
+			f.ahead.Store(false)
+		}
+	}
+	return n <= mark
+}
+
+// raiseMark returns the write that moves the mark a block ahead of the last fence.
+func (s *exclusive) raiseMark() *op {
+	var mark uint64
+	return &op{
+		write: func(r *rows) error {
+			mark = s.fences.last.Load() + fenceBlock
+			return r.setMetaNumber(metaFence, mark)
+		},
+		done: func(committed bool) {
+			if committed {
+				s.fences.mark.Store(mark)
+			}
+		},
+	}
 }
 
 // observe keeps the counter at or above a fence that a record has.
@@ -126,7 +167,7 @@ func (f *fences) observe(n uint64) {
 // begin refuses a move that cannot be made at all.
 func (s *exclusive) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	return s.usable()
 }
@@ -152,7 +193,7 @@ func (k held) load() (current, error) {
 // lookup finds the record of id on disk.
 func (s *exclusive) lookup(sh *shard, id backend.ID, hash uint64) (current, error) {
 	var few, seen [4]place
-	places := sh.find(hash, few[:0])
+	places := sh.places(id, hash, few[:0])
 	for len(places) > 0 {
 		c, err := s.read(id, hash, places)
 		if err != nil || c.at != 0 {
@@ -162,12 +203,31 @@ func (s *exclusive) lookup(sh *shard, id backend.ID, hash uint64) (current, erro
 		// record moved between the look at the index and the look at the disk. Only
 		// in the last case has the index changed.
 		old := append(seen[:0], places...)
-		places = sh.find(hash, few[:0])
+		places = sh.places(id, hash, few[:0])
 		if equal(old, places) {
 			break
 		}
 	}
 	return current{}, nil
+}
+
+// places appends to dst where the record of id may be: what the index says, and
+// where a transaction that may be committing has put it.
+func (sh *shard) places(id backend.ID, hash uint64, dst []place) []place {
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	dst = sh.index.find(hash, dst)
+	e := sh.entries[id]
+	if e == nil {
+		return dst
+	}
+	if e.next != 0 {
+		dst = append(dst, e.next)
+	}
+	if j := e.joined; j != nil && j.change.at != 0 {
+		dst = append(dst, j.change.at)
+	}
+	return dst
 }
 
 func (sh *shard) find(hash uint64, dst []place) []place {
@@ -240,8 +300,11 @@ func (s *exclusive) Reserve(ctx context.Context, r backend.ReserveRequest) (res 
 	}
 	res.Record = res.Record.Clone()
 	if next.State == backend.InFlight && next.OnAbandoned == backend.Rerun && !r.Durable && at != inPending {
-		k.remember(next, at)
+		err := k.remember(next, at)
 		k.release()
+		if err != nil {
+			return backend.Reservation{}, err
+		}
 		return res, nil
 	}
 	if err := k.store(ctx, next, at); err != nil {
@@ -254,6 +317,11 @@ func (s *exclusive) Reserve(ctx context.Context, r backend.ReserveRequest) (res 
 // and without a lock on the key. It is not done if the reserve could change
 // anything, or if memory has the say about the key.
 func (s *exclusive) answer(r *backend.ReserveRequest, hash uint64) (res backend.Reservation, done bool, err error) {
+	if rec, ok := s.parked(r.ID, hash); ok {
+		step, res, err := r.Apply(rec, s.now(), 0)
+		res.Record = res.Record.Clone()
+		return res, !step.Changed, err
+	}
 	sh := s.shardOf(hash)
 	var few [4]place
 	sh.mu.RLock()
@@ -355,13 +423,13 @@ func (s *exclusive) move(ctx context.Context, id backend.ID, kind moveKind, deci
 		k.release()
 		return err
 	case kind == releasing && cur.at != inPending:
-		k.remember(step.Next, cur.at)
+		err := k.remember(step.Next, cur.at)
 		k.release()
-		return nil
+		return err
 	case step.Next.State == 0 && cur.at == 0:
-		k.forget()
+		err := k.forget()
 		k.release()
-		return nil
+		return err
 	}
 	return k.store(ctx, step.Next, cur.at)
 }
@@ -382,10 +450,14 @@ func (s *exclusive) Renew(ctx context.Context, ref backend.Ref, ttl time.Duratio
 	if e := sh.entries[ref.ID]; e != nil && e.known && e.joined == nil && (!e.busy || e.settling) {
 		defer sh.mu.Unlock()
 		step, err := ref.ApplyRenew(e.rec, s.now(), ttl)
-		if err == nil && step.Changed {
-			e.rec = step.Next
+		if err != nil || !step.Changed {
+			return err
 		}
-		return err
+		if sh.closed {
+			return s.usable()
+		}
+		e.rec = step.Next
+		return nil
 	}
 	sh.mu.Unlock()
 
@@ -400,7 +472,7 @@ func (s *exclusive) Renew(ctx context.Context, ref backend.Ref, ttl time.Duratio
 	}
 	step, err := ref.ApplyRenew(cur.rec, s.now(), ttl)
 	if err == nil && step.Changed {
-		k.remember(step.Next, cur.at)
+		err = k.remember(step.Next, cur.at)
 	}
 	return err
 }

@@ -123,7 +123,7 @@ func (s *exclusive) expirePending(ctx context.Context, done *backend.ExpireResul
 	var from []byte
 	for more := true; more; {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return ctx.Err()
 		}
 		var due []backend.ID
 		if err := s.view(func(r *rows) (err error) {

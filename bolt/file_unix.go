@@ -4,6 +4,7 @@ package bolt
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -34,6 +35,32 @@ func tryLock(f *os.File, exclusive bool) (bool, error) {
 func abandon(f *os.File) error {
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 	return f.Close()
+}
+
+// namesOf returns how many names a file has.
+func namesOf(info fs.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Nlink)
+	}
+	return 1
+}
+
+// ownerOf returns user and group of a file.
+func ownerOf(info fs.FileInfo) (uid, gid int) {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid), int(stat.Gid)
+	}
+	return -1, -1
+}
+
+// syncFolder writes the names in an open folder to the disk. Some file systems
+// say that they have no such thing.
+func syncFolder(dir *os.File) error {
+	err := dir.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
+		return nil
+	}
+	return err
 }
 
 // renamed returns f under another name. The lock stays with it.

@@ -12,6 +12,7 @@ const (
 	// encoded ID.
 	inPending = place(1<<slotBits-1) << seqBits
 	maxSlots  = 1<<slotBits - 2
+	maxSeq    = 1<<seqBits - 1
 )
 
 // placeAt is the place of a settled record: slot of its generation and sequence.

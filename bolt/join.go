@@ -79,6 +79,11 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 		return res, err
 	}
 	hash := hashOf(r.ID)
+	if rec, ok := s.parked(r.ID, hash); ok {
+		_, res, err := r.Apply(rec, s.now(), 0)
+		res.Record = res.Record.Clone()
+		return res, err
+	}
 	k, ok, err := s.holdIn(ctx, tx, r.ID, hash, r.Wait)
 	if err != nil {
 		return res, err
@@ -86,7 +91,12 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 	if !ok {
 		return backend.Reservation{Outcome: backend.Busy, Now: s.now()}, nil
 	}
-	defer k.release()
+	parked := false
+	defer func() {
+		if !parked {
+			k.release()
+		}
+	}()
 	if mark := k.mark(); mark != nil {
 		// Joined before in this transaction: answered from what it wrote then.
 		_, res, err := r.Apply(mark.change.next, s.now(), 0)
@@ -97,11 +107,12 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 		return res, err
 	}
 	res, next, at, err := s.reserve(k, &r, func(n uint64) error {
-		if n <= s.fences.mark.Load() {
+		if s.covered(n) {
 			return nil
 		}
-		// The writer cannot move the mark beside the caller's transaction.
-		return mine.setMetaNumber(metaFence, n)
+		// The writer cannot move the mark beside the caller's transaction, and moved
+		// inside of it, it would go back with it: the fence would be given again.
+		return fmt.Errorf("%w: a new block of fences is needed, and is taken once this transaction has ended", backend.ErrRetryTransaction)
 	})
 	switch {
 	case err != nil:
@@ -110,10 +121,17 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 		return res, nil
 	case res.Outcome != backend.Acquired:
 		// Found abandoned under Hold: it turns uncertain. The caller's transaction
-		// must stay untouched and ours cannot run beside it; memory alone is enough,
-		// because after a crash the row on disk leads the next reserve here again.
+		// must stay untouched and ours cannot run beside it. Memory is enough where
+		// after a crash the row on disk leads the next reserve here again; else the
+		// row is written once that transaction has ended.
 		res.Record = res.Record.Clone()
-		k.remember(next, at)
+		if err := k.remember(next, at); err != nil {
+			return backend.Reservation{}, err
+		}
+		if at != inPending {
+			parked = true
+			k.park(next, at)
+		}
 		return res, nil
 	case next.State == 0:
 		next = res.Record
@@ -122,20 +140,20 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 	cur := current{next, at}
 	// Whatever happens to work: without a savepoint its writes stay in the caller's
 	// transaction, and if that is committed, nobody can say that the operation did
-	// not take effect. On a panic and on Goexit, too.
-	stored := false
-	defer func() {
-		if !stored {
-			if werr := k.joinUncertain(mine, tx, cur); werr != nil && err == nil {
-				err = werr
-			}
-		}
-	}()
+	// not take effect. So the key is uncertain in it from before the first of them: on
+	// an error, on a panic, on Goexit, and if work itself ends the transaction (R19).
+	early, err := k.joinUncertain(mine, tx, cur)
+	if err != nil {
+		return backend.Reservation{}, err
+	}
 	given := res
 	given.Record = next.Clone()
 	done, err := work(ctx, tx, given)
 	if err != nil {
 		return backend.Reservation{}, err
+	}
+	if tx.DB() == nil {
+		return backend.Reservation{}, fmt.Errorf("%w: the caller's transaction was ended from inside the operation", backend.ErrOutcomeUnknown)
 	}
 	if done.Undo {
 		done = backend.Completion{State: backend.Uncertain, Body: done.Body}
@@ -144,25 +162,28 @@ func (s *exclusive) Join(ctx context.Context, tx *bbolt.Tx, r backend.ReserveReq
 	if err != nil {
 		return backend.Reservation{}, err
 	}
-	if err := k.join(mine, tx, c); err != nil {
+	c.early = true
+	if err := guarded(func() error { return c.write(mine) }); err != nil {
 		return backend.Reservation{}, err
 	}
-	stored = true
+	k.sh.mu.Lock()
+	early.change = c
+	k.sh.mu.Unlock()
 	res.Record, res.Now = c.next.Clone(), s.now()
 	return res, nil
 }
 
 // joinUncertain writes the record as uncertain into the caller's transaction.
-func (k held) joinUncertain(r *rows, tx *bbolt.Tx, cur current) error {
+func (k held) joinUncertain(r *rows, tx *bbolt.Tx, cur current) (*joined, error) {
 	rec := cur.rec
 	rec.State, rec.KnownUntil = backend.Uncertain, time.Time{}
 	return k.join(r, tx, k.change(rec, cur.at, k.s.now()))
 }
 
 // join writes a change into the caller's transaction and marks the key.
-func (k held) join(r *rows, tx *bbolt.Tx, c *change) error {
+func (k held) join(r *rows, tx *bbolt.Tx, c *change) (*joined, error) {
 	if err := guarded(func() error { return c.write(r) }); err != nil {
-		return err
+		return nil, err
 	}
 	j := &joined{tx: tx, change: c, over: make(chan struct{}), stuck: make(chan struct{})}
 	k.sh.mu.Lock()
@@ -170,7 +191,7 @@ func (k held) join(r *rows, tx *bbolt.Tx, c *change) error {
 	k.sh.mu.Unlock()
 	k.s.marks.add(j)
 	tx.OnCommit(func() { j.end(true) })
-	return nil
+	return j, nil
 }
 
 // end brings memory to where the disk is and frees the key. The first call counts.
@@ -245,7 +266,7 @@ func (s *exclusive) settleJoined(ctx context.Context, j *joined, limited bool, w
 	case <-deadline:
 		return false, nil
 	case <-ctx.Done():
-		return false, context.Cause(ctx)
+		return false, ctx.Err()
 	}
 }
 
@@ -275,7 +296,7 @@ func (s *exclusive) holdIn(ctx context.Context, tx *bbolt.Tx, id backend.ID, has
 		}
 	case <-ctx.Done():
 		if !sh.leave(e, turn) {
-			return held{}, false, context.Cause(ctx)
+			return held{}, false, ctx.Err()
 		}
 	}
 	return held{s, sh, e}, true, nil

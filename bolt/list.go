@@ -83,7 +83,7 @@ func listBucket(ctx context.Context, view viewer, now clock, shadow map[backend.
 	var from []byte
 	for more := true; more; {
 		if ctx.Err() != nil {
-			return yield(backend.Record{}, context.Cause(ctx)) && false
+			return yield(backend.Record{}, ctx.Err()) && false
 		}
 		var found []backend.Record
 		more = false

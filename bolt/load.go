@@ -23,9 +23,12 @@ func (s *exclusive) load() error {
 			return err
 		}
 		gens := r.generations()
-		total := uint64(0)
+		// The sequences say how many records there are at most. A damaged one may say
+		// anything; the file cannot hold more rows than it has room for.
+		const leastRow = elementSize + seqSize + hashSize + 40
+		most, total := uint64(r.tx.Size())/leastRow, uint64(0)
 		for _, g := range gens {
-			total += r.bucket(g, recordPrefix).Sequence()
+			total = min(total+min(r.bucket(g, recordPrefix).Sequence(), most), most)
 		}
 		for i := range f.parts {
 			f.parts[i] = make([]entryAt, 0, total/shards+total/shards/8+8)
@@ -89,7 +92,11 @@ func (f *filler) generation(r *rows, g generation, slot uint16) error {
 			if len(k) != indexKeySize {
 				return fmt.Errorf("%w: an index entry of %d bytes", ErrDamaged, len(k))
 			}
-			f.add(binary.BigEndian.Uint64(k), placeAt(slot, binary.BigEndian.Uint64(k[hashSize:])))
+			seq := binary.BigEndian.Uint64(k[hashSize:])
+			if seq == 0 || seq > maxSeq {
+				return fmt.Errorf("%w: an index entry for record %d", ErrDamaged, seq)
+			}
+			f.add(binary.BigEndian.Uint64(k), placeAt(slot, seq))
 		}
 	}
 	return r.tail(g, indexed, func(hash, seq uint64) error {
@@ -121,7 +128,11 @@ func (r *rows) tail(g generation, after uint64, visit func(hash, seq uint64) err
 		if len(k) != seqSize || len(v) < hashSize {
 			return fmt.Errorf("%w: a record of %d bytes under a key of %d", ErrDamaged, len(v), len(k))
 		}
-		if err := visit(binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(k)); err != nil {
+		seq := binary.BigEndian.Uint64(k)
+		if seq > maxSeq {
+			return fmt.Errorf("%w: a record of number %d", ErrDamaged, seq)
+		}
+		if err := visit(binary.BigEndian.Uint64(v), seq); err != nil {
 			return err
 		}
 	}
@@ -159,6 +170,13 @@ const indexBudget = time.Second
 func (s *exclusive) shutdown(owned bool) error {
 	s.closed.Store(true)
 	s.writer.stop()
+	// A compaction that is under way ends first, and none begins any more: what is
+	// written below must not go into a file that is being replaced.
+	// After a panic inside bbolt none is under way, and one may wait for ever.
+	if !s.wedged.Load() {
+		s.compacting <- struct{}{}
+	}
+	s.closeShards()
 	var err error
 	if !s.poisoned.Load() {
 		err = s.settleDown(owned)
@@ -166,7 +184,19 @@ func (s *exclusive) shutdown(owned bool) error {
 	if owned {
 		err = errors.Join(err, s.closeFile())
 	}
+	stores.remove(s.bolt())
 	return err
+}
+
+// closeShards ends all moves that change memory alone: a record is either there
+// before saveInFlight looks, or its move fails.
+func (s *exclusive) closeShards() {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sh.closed = true
+		sh.mu.Unlock()
+	}
 }
 
 // closeFile closes the file. After a panic inside bbolt its own Close would wait
@@ -212,22 +242,27 @@ func (s *exclusive) settleDown(owned bool) error {
 }
 
 // saveInFlight writes the attempts that are in memory only: closing the store
-// does not stop their work, so their leases must hold for the next opener.
+// does not stop their work, so their leases must hold for the next opener, and
+// what is uncertain stays so.
 func (s *exclusive) saveInFlight(r *rows) error {
 	now := s.now()
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, e := range sh.entries {
-			if !e.known || e.rec.State != backend.InFlight || e.rec.Expired(now) {
+			live := e.rec.State == backend.InFlight && !e.rec.Expired(now)
+			if !e.known || !live && e.rec.State != backend.Uncertain {
 				continue
 			}
 			c := held{s, sh, e}.change(e.rec, e.at, now)
-			if err := c.write(r); err != nil {
+			if err := c.put(r); err != nil {
 				sh.mu.Unlock()
 				return err
 			}
 			if e.at != c.at {
+				if e.at != 0 {
+					sh.index.remove(e.hash, e.at)
+				}
 				sh.index.add(e.hash, c.at)
 				e.at = c.at
 			}

@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -15,7 +16,11 @@ const initialMmap = 1 << 30
 
 // openExclusive opens the file for as long as the store lives.
 func openExclusive(path string, o *Options) (*DB, error) {
-	if err := ensureFile(path); err != nil {
+	ensure := ensureFile
+	if o.MustExist {
+		ensure = existing
+	}
+	if err := ensure(path); err != nil {
 		return nil, fileError(path, err)
 	}
 	lock := locking{path: path, exclusive: true, wait: o.OpenTimeout}
@@ -23,11 +28,14 @@ func openExclusive(path string, o *Options) (*DB, error) {
 	if err != nil {
 		return nil, fileError(path, err)
 	}
+	removeLeftovers(path)
 	db.AllocSize = growBy(0)
 	s := newExclusive(db, o.clock())
 	s.file, s.vetted = file, lock.vetted
+	_ = stores.add(db) // a new handle has no store
 	d, err := startExclusive(s, path)
 	if err != nil {
+		stores.remove(db)
 		_ = s.closeFile()
 		return nil, fileError(path, err)
 	}
@@ -64,6 +72,9 @@ func newShared(db *bbolt.DB, o *Options) (*DB, error) {
 	case db.NoSync:
 		return nil, fileError(path, errNoSync)
 	}
+	if err := stores.add(db); err != nil {
+		return nil, fileError(path, err)
+	}
 	err := guarded(func() error {
 		var have bool
 		if err := db.View(func(tx *bbolt.Tx) error {
@@ -72,13 +83,17 @@ func newShared(db *bbolt.DB, o *Options) (*DB, error) {
 		}); err != nil || have {
 			return err
 		}
+		if o.MustExist {
+			return errNoBucket
+		}
 		return db.Update(initialise)
 	})
-	if err != nil {
-		return nil, fileError(path, err)
+	var d *DB
+	if err == nil {
+		d, err = startExclusive(newExclusive(db, o.clock()), path)
 	}
-	d, err := startExclusive(newExclusive(db, o.clock()), path)
 	if err != nil {
+		stores.remove(db)
 		return nil, fileError(path, err)
 	}
 	return d, nil
@@ -146,5 +161,7 @@ func fileError(path string, err error) error {
 	}
 	return &FileError{Path: path, Err: err}
 }
+
+var errNoBucket = fmt.Errorf("%w: the database has no bucket %q", ErrNotStore, topName)
 
 var errNoSync = errors.New("idem: the database was opened with NoSync; a store that loses what it acknowledged is none; open it without")

@@ -38,7 +38,7 @@ func openPerCall(path string, o *Options) (*DB, error) {
 		if err := p.readWith(&lock, func(*rows) error { return nil }); err != nil {
 			return nil, fileError(path, err)
 		}
-	case !errors.Is(err, fs.ErrNotExist) || o.ReadOnly:
+	case !errors.Is(err, fs.ErrNotExist) || o.ReadOnly || o.MustExist:
 		return nil, fileError(path, err)
 	}
 	d.found = inspect(path, true)
@@ -49,14 +49,14 @@ func openPerCall(path string, o *Options) (*DB, error) {
 // yet is an empty store: fn does not run.
 func (p *perCall) read(ctx context.Context, fn func(*rows) error) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	lock := locking{path: p.path, wait: p.o.LockWait, done: ctx.Done()}
 	err := p.readWith(&lock, fn)
 	switch {
 	case errors.Is(err, errGone):
-		return context.Cause(ctx)
-	case errors.Is(err, fs.ErrNotExist) && !p.o.ReadOnly:
+		return ctx.Err()
+	case errors.Is(err, fs.ErrNotExist) && !p.o.ReadOnly && !p.o.MustExist:
 		return nil
 	}
 	return err
@@ -92,12 +92,12 @@ func closing(db *bbolt.DB, err error) error {
 // write runs fn over the file in one write transaction and commits what it wrote.
 func (p *perCall) write(ctx context.Context, create bool, fn func(*rows) error) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	if p.o.ReadOnly {
 		return ErrReadOnly
 	}
-	if create {
+	if create && !p.o.MustExist {
 		if err := ensureFile(p.path); err != nil {
 			return fileError(p.path, err)
 		}
@@ -109,7 +109,7 @@ func (p *perCall) write(ctx context.Context, create bool, fn func(*rows) error) 
 		NoStatistics: true,
 	}, &lock)
 	if errors.Is(err, errGone) {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	if err != nil {
 		return fileError(p.path, err)

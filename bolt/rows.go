@@ -76,14 +76,29 @@ func (r *rows) readSettled(id backend.ID, hash uint64, g generation, seq uint64)
 	}
 	binary.BigEndian.PutUint64(r.scratch8[:], seq)
 	v := b.Get(r.scratch8[:])
-	if len(v) < hashSize || binary.BigEndian.Uint64(v) != hash {
+	if v == nil {
 		return backend.Record{}, nil
 	}
-	rec, err := backend.ParseRecord(v[hashSize:])
+	rec, err := parseRow(v, hash)
 	if err != nil || rec.ID != id {
 		return backend.Record{}, err
 	}
 	return rec, nil
+}
+
+// parseRow parses a settled record that was looked for under a hash. A row under
+// another hash is another key's, and has taken a place that was given up, only if
+// the record itself says so: else the hash is damaged, and taking the record for
+// absent would run its operation again.
+func parseRow(v []byte, hash uint64) (backend.Record, error) {
+	if len(v) < hashSize {
+		return backend.Record{}, fmt.Errorf("%w: a row of %d bytes", backend.ErrCorruptRecord, len(v))
+	}
+	rec, err := backend.ParseRecord(v[hashSize:])
+	if prefix := binary.BigEndian.Uint64(v); err == nil && prefix != hash && hashOf(rec.ID) != prefix {
+		return backend.Record{}, fmt.Errorf("%w: its hash is that of another key", backend.ErrCorruptRecord)
+	}
+	return rec, err
 }
 
 // parseFor parses a record that was found under id's own name.
@@ -134,6 +149,9 @@ func (r *rows) appendSettled(g generation, value []byte) (uint64, error) {
 	seq, err := b.NextSequence()
 	if err != nil {
 		return 0, err
+	}
+	if seq > maxSeq {
+		return 0, fmt.Errorf("%w: a generation counts %d records", ErrDamaged, seq)
 	}
 	return seq, b.Put(seqKey(seq), value)
 }

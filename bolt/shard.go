@@ -30,6 +30,9 @@ type shard struct {
 	index   table
 	entries map[backend.ID]*entry
 	open    openQueue
+	// closed: Close has written, or is about to write, what memory alone has. What
+	// would be put here afterwards would be answered and then forgotten.
+	closed bool
 }
 
 // entry is what memory knows about one key beyond the index. It exists while the
@@ -53,9 +56,16 @@ type entry struct {
 	// settling: the holder of busy acts for the owner of the attempt, so that a
 	// renewal may pass it: both orders are right.
 	settling bool
+	// parked: the holder of busy is a queued write of the record that memory has
+	// already. What memory says holds, whatever becomes of the write.
+	parked bool
 
 	// joined: a caller's own transaction holds a new record of this key.
 	joined *joined
+
+	// next is where a transaction that may just be committing has put the record. A
+	// commit can be seen before the index says so; a reader looks there too.
+	next place
 }
 
 // shardOf returns the shard of a hash.
@@ -99,7 +109,7 @@ func (s *exclusive) hold(ctx context.Context, id backend.ID, hash uint64, limite
 				}
 			case <-ctx.Done():
 				if !sh.leave(e, turn) {
-					return held{}, false, context.Cause(ctx)
+					return held{}, false, ctx.Err()
 				}
 			}
 		}
@@ -143,6 +153,29 @@ func (sh *shard) leave(e *entry, turn chan struct{}) bool {
 	return true
 }
 
+// parked returns the record of a key whose busy lock a queued write of that very
+// record holds.
+func (s *exclusive) parked(id backend.ID, hash uint64) (backend.Record, bool) {
+	sh := s.shardOf(hash)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	if e := sh.entries[id]; e != nil && e.parked && e.known {
+		return e.rec, true
+	}
+	return backend.Record{}, false
+}
+
+// park queues a write of what memory has and leaves the busy lock to it.
+func (k held) park(next backend.Record, old place) {
+	c := k.change(next, old, k.s.now())
+	k.sh.mu.Lock()
+	k.e.parked = true
+	k.sh.mu.Unlock()
+	if err := k.s.writer.submit(&op{write: c.write, done: c.done}); err != nil {
+		k.release() // the store is being closed, which writes it too
+	}
+}
+
 func (k held) mark() *joined {
 	k.sh.mu.RLock()
 	defer k.sh.mu.RUnlock()
@@ -158,7 +191,7 @@ func (k held) release() {
 
 // release hands the busy lock to the next waiter. The shard's lock is held.
 func (sh *shard) release(e *entry) {
-	e.settling = false
+	e.settling, e.parked, e.next = false, false, 0
 	if len(e.waiters) > 0 {
 		turn := e.waiters[0]
 		e.waiters = e.waiters[1:]
@@ -184,21 +217,30 @@ func (k held) settles() {
 }
 
 // remember makes rec the record of the key in memory, over what the disk has at
-// the given place.
-func (k held) remember(rec backend.Record, at place) {
+// the given place. It fails once the store is being closed.
+func (k held) remember(rec backend.Record, at place) error {
 	k.sh.mu.Lock()
+	defer k.sh.mu.Unlock()
+	if k.sh.closed {
+		return k.s.usable()
+	}
 	k.e.rec, k.e.known, k.e.at = rec, true, at
 	if rec.State == backend.Open && at != inPending {
 		k.sh.keepOpen(k.e)
 	}
-	k.sh.mu.Unlock()
+	return nil
 }
 
-// forget removes the record of the key from memory.
-func (k held) forget() {
+// forget removes the record of the key from memory. It fails once the store is
+// being closed.
+func (k held) forget() error {
 	k.sh.mu.Lock()
+	defer k.sh.mu.Unlock()
+	if k.sh.closed {
+		return k.s.usable()
+	}
 	k.e.rec, k.e.known, k.e.at = backend.Record{}, false, 0
-	k.sh.mu.Unlock()
+	return nil
 }
 
 // openQueue is a ring of the released records in memory, oldest first.

@@ -78,18 +78,18 @@ func (t *turn) take(ctx context.Context) error {
 			worked = true
 		case err := <-t.op.result:
 			if errors.Is(err, errGone) {
-				return context.Cause(ctx)
+				return ctx.Err()
 			}
 			return err
 		case <-done:
 			if w.withdraw(t.op) {
 				t.k.release()
-				return context.Cause(ctx)
+				return ctx.Err()
 			}
 			if !worked {
 				// Somebody else's work is running. Ours has no effects yet.
 				close(l.gone)
-				return context.Cause(ctx)
+				return ctx.Err()
 			}
 			done = nil
 			timer := time.NewTimer(graceAfterWork)
@@ -97,7 +97,7 @@ func (t *turn) take(ctx context.Context) error {
 			leave = timer.C
 		case <-leave:
 			close(l.gone)
-			return unknownCommit(context.Cause(ctx))
+			return unknownCommit(ctx.Err())
 		}
 	}
 }
@@ -234,7 +234,11 @@ func (s *exclusive) Finish(ctx context.Context, ref backend.Ref, work backend.Wo
 		return rec.Clone(), err
 	}
 	if cur.rec.State == backend.InFlight {
-		k.remember(cur.rec, cur.at) // renewals find it in memory while work runs
+		// Renewals find it in memory while work runs.
+		if err := k.remember(cur.rec, cur.at); err != nil {
+			k.release()
+			return backend.Record{}, err
+		}
 	}
 	t := &turn{k: k}
 	t.work = func(tx *bbolt.Tx) (*change, bool, error) {

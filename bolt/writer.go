@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,8 +85,20 @@ func (w *writer) submit(o *op) error {
 	return nil
 }
 
-// withdraw takes o back. It fails if the writer has begun with it.
-func (w *writer) withdraw(o *op) bool { return o.state.CompareAndSwap(opQueued, opWithdrawn) }
+// withdraw takes o back. It fails if the writer has begun with it. What was taken
+// back leaves the queue: its results must not stay in memory for as long as the
+// writer is kept waiting.
+func (w *writer) withdraw(o *op) bool {
+	if !o.state.CompareAndSwap(opQueued, opWithdrawn) {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := slices.Index(w.queue, o); i >= 0 {
+		w.queue = slices.Delete(w.queue, i, i+1)
+	}
+	return true
+}
 
 // await waits for the answer to a submitted op. If ctx ends first, the op is
 // withdrawn, and withdrawn is set: nothing has happened or will. If it is too
@@ -97,13 +110,13 @@ func (w *writer) await(ctx context.Context, o *op) (withdrawn bool, err error) {
 	case <-ctx.Done():
 	}
 	if w.withdraw(o) {
-		return true, context.Cause(ctx)
+		return true, ctx.Err()
 	}
 	select {
 	case err := <-o.result:
 		return false, err
 	default:
-		return false, unknownCommit(context.Cause(ctx))
+		return false, unknownCommit(ctx.Err())
 	}
 }
 
