@@ -128,7 +128,7 @@ func Open(path string, o *Options) (*DB, error) {
 	if c.PerCall {
 		return openPerCall(path, &c)
 	}
-	return openExclusive(path, &c)
+	return openExclusive(path, &c, nil)
 }
 
 // New keeps the store in a bbolt database that the caller has opened, beside the

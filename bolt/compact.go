@@ -58,8 +58,12 @@ func (p *perCall) compact(ctx context.Context) error {
 		return fileError(p.path, err)
 	}
 	o := p.o
-	o.PerCall, o.OpenTimeout = false, p.o.LockWait
-	d, err := openExclusive(p.path, &o)
+	// A file that goes away from here on is not created again.
+	o.PerCall, o.OpenTimeout, o.MustExist = false, p.o.LockWait, true
+	d, err := openExclusive(p.path, &o, ctx.Done())
+	if errors.Is(err, errGone) {
+		return ctx.Err()
+	}
 	if err != nil {
 		return err
 	}

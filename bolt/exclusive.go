@@ -79,8 +79,13 @@ func (s *exclusive) view(fn func(*rows) error) error {
 				return fn(r)
 			})
 			// Compaction closes the old handle once the new one is in place.
-			if errors.Is(err, bbolterrors.ErrDatabaseNotOpen) && s.bolt() != db {
-				continue
+			if errors.Is(err, bbolterrors.ErrDatabaseNotOpen) {
+				if s.bolt() != db {
+					continue
+				}
+				if s.closed.Load() { // since the caller was let in
+					return ErrClosed
+				}
 			}
 			return err
 		}

@@ -371,6 +371,98 @@ func TestR25_DanglingLinkIsRefused(t *testing.T) {
 	}
 }
 
+// The same in per-call mode, while another process has the file.
+func TestR09_CompactEndsWithItsContextWhileTheFileIsLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.idem")
+	command := openAt(t, path, &Options{PerCall: true})
+	run(t, command, "k", nil)
+	service, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := command.Compact(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 2*time.Second {
+		t.Errorf("%v after %v; want the end of the context", err, time.Since(began))
+	}
+	if err := service.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A compaction that has given up still waits for bbolt's lock. Close gets past it.
+func TestR09_CloseAfterACompactionThatGaveUp(t *testing.T) {
+	givenUp := func(t *testing.T, db *DB) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := db.Compact(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Compact: %v; want the end of its context", err)
+		}
+	}
+	closes := func(t *testing.T, db *DB, meanwhile func()) {
+		t.Helper()
+		closed := make(chan error, 1)
+		go func() { closed <- db.Close() }()
+		meanwhile()
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("Close does not return")
+		}
+	}
+	t.Run("work", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "store.idem")
+		db, err := Open(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, db, reserving("live"))
+		end := slow(t, db)
+		givenUp(t, db)
+		closes(t, db, end)
+		again := openAt(t, path, nil)
+		if got := replay(t, again, "live"); got.State != backend.InFlight {
+			t.Errorf("the live attempt is %v", got.State)
+		}
+		replay(t, again, "slow")
+	})
+	// After a panic inside bbolt nobody releases its lock any more.
+	t.Run("wedged", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "store.idem")
+		db, err := Open(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := db.Bolt().Begin(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		givenUp(t, db)
+		db.excl.wedged.Store(true)
+		db.excl.poison()
+		closes(t, db, func() {})
+		_ = tx.Rollback()
+		openAt(t, path, nil)
+	})
+}
+
+// A read that Close has overtaken says so, in the words of this package.
+func TestR09_ReadBesideCloseAnswersClosed(t *testing.T) {
+	db := open(t, nil)
+	run(t, db, "k", nil)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.excl.peek(id("k"), hashOf(id("k"))); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v; want ErrClosed", err)
+	}
+}
+
 func TestR09_ChecksEndWithTheirContextWhileWorkRuns(t *testing.T) {
 	db := open(t, nil)
 	end := slow(t, db)

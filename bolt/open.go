@@ -14,8 +14,9 @@ import (
 // map when it is outgrown, and waits for every reader to do so.
 const initialMmap = 1 << 30
 
-// openExclusive opens the file for as long as the store lives.
-func openExclusive(path string, o *Options) (*DB, error) {
+// openExclusive opens the file for as long as the store lives. Closing done ends
+// the wait for its lock, with errGone.
+func openExclusive(path string, o *Options, done <-chan struct{}) (*DB, error) {
 	ensure := ensureFile
 	if o.MustExist {
 		ensure = existing
@@ -23,7 +24,7 @@ func openExclusive(path string, o *Options) (*DB, error) {
 	if err := ensure(path); err != nil {
 		return nil, fileError(path, err)
 	}
-	lock := locking{path: path, exclusive: true, wait: o.OpenTimeout}
+	lock := locking{path: path, exclusive: true, wait: o.OpenTimeout, done: done}
 	db, file, err := openBolt(path, exclusiveOptions(o.MaxSize), &lock)
 	if err != nil {
 		return nil, fileError(path, err)
