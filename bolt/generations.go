@@ -17,6 +17,18 @@ type generations struct {
 	free   []uint16
 }
 
+// crowd is how many generations are too many to keep dropped ones waiting for a
+// sweep: short windows without one would use up the slots, and a file that has
+// more generations than slots could not be opened to be swept.
+const crowd = maxSlots * 3 / 4
+
+// crowded reports whether slots are running low.
+func (t *generations) crowded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.slots)+len(t.killed) > crowd
+}
+
 // slot returns the slot of g, given now if it has none.
 func (t *generations) slot(g generation) (uint16, error) {
 	t.mu.Lock()

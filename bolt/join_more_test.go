@@ -14,19 +14,19 @@ import (
 	"github.com/goidem/idem/backend"
 )
 
-// crashed copies the file as it is now and opens the copy: what the next process
-// would find if this one died here.
-func crashed(t *testing.T, db *DB, o *Options) *DB {
+// crashed copies the file as it is now: what the next process would find if this
+// one died here.
+func crashed(t *testing.T, db *DB) (path string) {
 	t.Helper()
 	data, err := os.ReadFile(db.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "copy.idem")
+	path = filepath.Join(t.TempDir(), "copy.idem")
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return openAt(t, path, o)
+	return path
 }
 
 // A function that ends the caller's transaction itself cannot be stopped from
@@ -60,7 +60,7 @@ func TestR19_FnThatEndsTheCallersTransaction(t *testing.T) {
 				if !errors.Is(err, idem.ErrUnresolved) || ran != 1 || countEffects(t, db)["e"] != 1 {
 					t.Errorf("the second call: %v; ran %d times, %d effects", err, ran, countEffects(t, db)["e"])
 				}
-				if _, err := crashed(t, db, nil).Get(t.Context(), backend.ID{Operation: "o", Key: "k"}); err != nil {
+				if _, err := openAt(t, crashed(t, db), nil).Get(t.Context(), backend.ID{Operation: "o", Key: "k"}); err != nil {
 					t.Errorf("after a crash: %v", err)
 				}
 				return
@@ -108,7 +108,7 @@ func TestR13_HoldInsideACallersTransactionOutlivesTheProcess(t *testing.T) {
 		next := db
 		if crash {
 			run(t, db, "other", nil) // one more commit: by then the row is on disk
-			next = crashed(t, db, &Options{Now: c.now})
+			next = openAt(t, crashed(t, db), &Options{Now: c.now})
 		}
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestR4_FenceGivenInARolledBackTransactionIsNotGivenAgain(t *testing.T) {
 	if err := join(); err != nil || given == 0 {
 		t.Fatalf("Join again: %v, fence %d", err, given)
 	}
-	if rec := acquire(t, crashed(t, db, nil), reserving("j")); rec.Fence <= given {
+	if rec := acquire(t, openAt(t, crashed(t, db), nil), reserving("j")); rec.Fence <= given {
 		t.Errorf("fence %d after a crash; %d had been given", rec.Fence, given)
 	}
 }

@@ -18,10 +18,10 @@ import (
 // load fills the index in memory from the file.
 func (s *exclusive) load() error {
 	f := filler{s: s}
+	if err := s.shedDue(); err != nil {
+		return err
+	}
 	if err := s.view(func(r *rows) error {
-		if err := r.checkFormat(); err != nil {
-			return err
-		}
 		gens := r.generations()
 		// The sequences say how many records there are at most. A damaged one may say
 		// anything; the file cannot hold more rows than it has room for.
@@ -48,6 +48,25 @@ func (s *exclusive) load() error {
 	}
 	f.fill()
 	return nil
+}
+
+// shedDue checks the format, and drops due generations from a file that has more
+// of them than can be numbered.
+func (s *exclusive) shedDue() error {
+	crowded := false
+	if err := s.view(func(r *rows) error {
+		crowded = len(r.generations()) > crowd
+		return r.checkFormat()
+	}); err != nil || !crowded {
+		return err
+	}
+	return s.update(false, func(tx *bbolt.Tx) error {
+		r, err := newRows(tx)
+		if err != nil {
+			return err
+		}
+		return r.dropDue(s.now())
+	})
 }
 
 // filler collects what belongs into the index, shard by shard: filling one shard
@@ -132,11 +151,37 @@ func (r *rows) tail(g generation, after uint64, visit func(hash, seq uint64) err
 		if seq > maxSeq {
 			return fmt.Errorf("%w: a record of number %d", ErrDamaged, seq)
 		}
-		if err := visit(binary.BigEndian.Uint64(v), seq); err != nil {
+		hash, own := binary.BigEndian.Uint64(v), ownHash(v)
+		if err := visit(hash, seq); err != nil {
+			return err
+		}
+		if own == hash {
+			continue
+		}
+		// One of the two is damaged, and nobody knows which. Whoever asks for either
+		// key must find the record, and be told.
+		if err := visit(own, seq); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ownHash returns the hash of the ID inside a settled record, found without parsing
+// the rest of it: a file that was not closed has all its records looked at. What
+// is too short, or of another version, is left to whoever reads it.
+func ownHash(row []byte) uint64 {
+	const idAt = hashSize + 72 // version 1 has its numbers in front of the ID
+	prefix := binary.BigEndian.Uint64(row)
+	if len(row) < idAt+2 || row[hashSize] != 1 {
+		return prefix
+	}
+	n := int(binary.LittleEndian.Uint16(row[idAt:]))
+	if len(row) < idAt+2+n {
+		return prefix
+	}
+	sum := sha256.Sum256(row[idAt+2 : idAt+2+n])
+	return binary.BigEndian.Uint64(sum[:hashSize])
 }
 
 // start readies a loaded store: fences above all that may ever have been given,

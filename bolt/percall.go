@@ -207,7 +207,7 @@ func (r *rows) unindexed(g generation) uint64 {
 
 // find looks the record of id up on disk: among the pending, then in every
 // generation's index, then among records that are not indexed yet.
-func (r *rows) find(id backend.ID, hash uint64, gens *generations) (current, error) {
+func (r *rows) find(id backend.ID, hash uint64, gens *generations, now time.Time) (current, error) {
 	rec, err := r.readPending(id)
 	if err != nil {
 		return current{}, err
@@ -215,7 +215,7 @@ func (r *rows) find(id backend.ID, hash uint64, gens *generations) (current, err
 	if rec.State != 0 {
 		return current{rec, inPending}, nil
 	}
-	for _, g := range r.generations() {
+	for _, g := range r.live(now) {
 		slot, err := gens.slot(g)
 		if err != nil {
 			return current{}, err
@@ -272,7 +272,7 @@ func (p *perCall) lookup(ctx context.Context, id backend.ID) (rec backend.Record
 			}
 		}
 		at = p.now()
-		c, err := r.find(id, hashOf(id), new(generations))
+		c, err := r.find(id, hashOf(id), new(generations), at)
 		rec = c.rec
 		return err
 	}
@@ -288,12 +288,14 @@ func (p *perCall) lookup(ctx context.Context, id backend.ID) (rec backend.Record
 // step makes one move on one key in one transaction.
 func (p *perCall) step(ctx context.Context, id backend.ID, create bool, decide func(r *rows, cur backend.Record, now time.Time) (backend.Step, error)) error {
 	return p.write(ctx, create, func(r *rows) error {
-		hash, gens := hashOf(id), new(generations)
-		cur, err := r.find(id, hash, gens)
+		hash, gens, now := hashOf(id), new(generations), p.now()
+		if err := r.dropDue(now); err != nil {
+			return err
+		}
+		cur, err := r.find(id, hash, gens, now)
 		if err != nil {
 			return err
 		}
-		now := p.now()
 		step, err := decide(r, cur.rec, now)
 		if err != nil || !step.Changed {
 			return err

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -187,6 +189,33 @@ func (r *rows) drop(g generation) error {
 		}
 	}
 	return nil
+}
+
+// dropDue removes the generations that are due at now, if there are too many of all
+// kinds.
+func (r *rows) dropDue(now time.Time) error {
+	gens := r.generations()
+	if len(gens) <= crowd {
+		return nil
+	}
+	for _, g := range gens {
+		if g.due(now) {
+			if err := r.drop(g); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// live returns the generations without those that are due, if there are too many
+// to go on with all of them: every record in those has expired.
+func (r *rows) live(now time.Time) []generation {
+	gens := r.generations()
+	if len(gens) <= crowd {
+		return gens
+	}
+	return slices.DeleteFunc(gens, func(g generation) bool { return g.due(now) })
 }
 
 // generations returns the generations that have a record bucket.

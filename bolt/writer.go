@@ -60,7 +60,8 @@ type writer struct {
 
 	// The two below belong to the writer's goroutine.
 	lastCommit time.Duration
-	released   int // callers answered by the last commit and those that queued meanwhile
+	shedAt     time.Time // when due generations were last looked for
+	released   int       // callers answered by the last commit and those that queued meanwhile
 }
 
 func newWriter(s *exclusive) *writer {
@@ -156,8 +157,42 @@ func (w *writer) run() {
 			continue
 		}
 		w.gather()
+		w.shed()
 		w.round()
 	}
+}
+
+// shed queues the removal of due generations when their slots run low: without it
+// a store that nobody sweeps would one day have no slot for the next record.
+func (w *writer) shed() {
+	s, now := w.s, stopwatch()
+	if !s.gens.crowded() || now.Sub(w.shedAt) < time.Second {
+		return
+	}
+	w.shedAt = now
+	var dropped []generation
+	_ = w.submit(&op{
+		write: func(r *rows) error {
+			dropped = dropped[:0]
+			// What is still queued may belong to one that is due since a moment.
+			for _, g := range s.gens.due(s.now().Add(-time.Minute)) {
+				if err := r.drop(g); err != nil {
+					return err
+				}
+				dropped = append(dropped, g)
+			}
+			return nil
+		},
+		done: func(committed bool) {
+			if !committed || len(dropped) == 0 {
+				return
+			}
+			for _, g := range dropped {
+				s.gens.kill(g)
+			}
+			s.forgetDropped()
+		},
+	})
 }
 
 func (w *writer) queued() (int, bool) {
