@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -16,7 +17,8 @@ import (
 // concurrent use.
 type DB struct {
 	engine
-	path  string
+	name  string     // of the file, as it was given
+	path  string     // of the file, wherever the process is now
 	excl  *exclusive // nil in per-call mode
 	found backend.Guarantees
 
@@ -121,14 +123,34 @@ func (o *Options) clock() clock {
 // link to nothing is refused.
 func Open(path string, o *Options) (*DB, error) {
 	c := o.withDefaults()
-	path, err := resolve(path)
+	meant, err := resolve(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, inWordsOf(path, meant, fileError(meant, err))
 	}
+	var d *DB
 	if c.PerCall {
-		return openPerCall(path, &c)
+		d, err = openPerCall(meant, &c)
+	} else {
+		d, err = openExclusive(meant, &c, nil)
 	}
-	return openExclusive(path, &c, nil)
+	if err != nil {
+		return nil, inWordsOf(path, meant, err)
+	}
+	d.name = path
+	return d, nil
+}
+
+// inWordsOf names the file in an error of Open as the caller has named it.
+func inWordsOf(path, meant string, err error) error {
+	var named *FileError
+	if errors.As(err, &named) && named.Path == meant {
+		named.Path = path
+	}
+	var locked *LockError
+	if errors.As(err, &locked) && locked.Path == meant {
+		locked.Path = path
+	}
+	return err
 }
 
 // New keeps the store in a bbolt database that the caller has opened, beside the
@@ -170,9 +192,9 @@ func (d *DB) Bolt() *bbolt.DB {
 	return d.excl.bolt()
 }
 
-// Path returns the path of the file, absolute and without symbolic links if Open
-// opened it.
-func (d *DB) Path() string { return d.path }
+// Path returns the path of the file as it was given to Open, or as bbolt has it. A
+// relative one is meant from where the process was then.
+func (d *DB) Path() string { return d.name }
 
 // Guarantees implements backend.Backend.
 func (d *DB) Guarantees() backend.Guarantees {

@@ -352,6 +352,44 @@ func TestR01_RelativePathOutlivesChdir(t *testing.T) {
 	}
 }
 
+// Open and Path name the file as the caller does; what comes later names it so
+// that it is found from anywhere.
+func TestOpenNamesTheFileAsItWasGiven(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("notes.txt", []byte("not a store, and of some length"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []*Options{nil, {PerCall: true}} {
+		_, err := Open("notes.txt", o)
+		var named *FileError
+		if !errors.As(err, &named) || named.Path != "notes.txt" || !errors.Is(err, ErrNotStore) {
+			t.Errorf("%+v: %v; want a FileError about notes.txt that matches ErrNotStore", o, err)
+		}
+	}
+	db := openAt(t, "store.idem", nil)
+	if db.Path() != "store.idem" {
+		t.Errorf("Path: %q; want it as it was given", db.Path())
+	}
+	var locked *LockError
+	if _, err := Open("store.idem", &Options{OpenTimeout: time.Millisecond}); !errors.As(err, &locked) || locked.Path != "store.idem" {
+		t.Errorf("%v; want a LockError about store.idem", err)
+	}
+	command, err := Open("later.idem", &Options{PerCall: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, command, "k", nil)
+	if err := os.WriteFile("later.idem", []byte("not a store, and of some length"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	var named *FileError
+	if _, err := command.Get(t.Context(), id("k")); !errors.As(err, &named) || !filepath.IsAbs(named.Path) {
+		t.Errorf("%v; want a FileError with an absolute path", err)
+	}
+}
+
 // A link to nothing may be a link to a disk that is not mounted.
 func TestR25_DanglingLinkIsRefused(t *testing.T) {
 	dir := t.TempDir()

@@ -107,7 +107,7 @@ func startExclusive(s *exclusive, path string) (*DB, error) {
 	if err := s.start(); err != nil {
 		return nil, err
 	}
-	d := &DB{engine: s, excl: s, path: path}
+	d := &DB{engine: s, excl: s, name: path, path: path}
 	d.found = inspect(path, false)
 	return d, nil
 }
