@@ -137,7 +137,8 @@ func useDamaged(t *testing.T, what, path string, perCall, remembers bool) {
 	expected := func(move string, err error) {
 		t.Helper()
 		if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNotStore) && !errors.Is(err, backend.ErrCorruptRecord) &&
-			!errors.Is(err, backend.ErrUnknownVersion) && !errors.Is(err, ErrPoisoned) && !errors.Is(err, backend.ErrOutcomeUnknown) {
+			!errors.Is(err, backend.ErrUnknownVersion) && !errors.Is(err, ErrPoisoned) && !errors.Is(err, backend.ErrOutcomeUnknown) &&
+			(remembers || !errors.Is(err, backend.ErrLeaseLost)) {
 			t.Errorf("%s: %s: %v", what, move, err)
 		}
 	}
