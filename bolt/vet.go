@@ -94,10 +94,15 @@ func vet(f *os.File, thorough, writes bool) (all bool, err error) {
 	if m.root < 2 || m.root >= m.pages || m.freelist != noFreelist && (m.freelist < 2 || m.freelist >= m.pages) {
 		return false, fmt.Errorf("%w: its header points outside of it", ErrDamaged)
 	}
-	if !thorough && (!writes || m.freelist != noFreelist) {
+	if !thorough && !writes {
 		return false, nil
 	}
 	w := &pageWalk{file: f, m: m, seen: make([]uint64, m.pages/64+1)}
+	if !thorough && m.freelist != noFreelist {
+		// A list with a wrong number in it makes bbolt write beyond the end of the file,
+		// or over a page that is in use.
+		return false, w.free(m.freelist)
+	}
 	if err := w.tree(m.root, nil, nil); err != nil || m.freelist == noFreelist {
 		return true, err
 	}
