@@ -47,7 +47,11 @@ func (d *DB) Compact(ctx context.Context) error {
 	if err := d.excl.usable(); err != nil {
 		return err
 	}
-	return fileErrorOrNil(d.path, d.excl.compact(ctx, d.path))
+	err := d.excl.compact(ctx, d.path)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return ctx.Err()
+	}
+	return fileErrorOrNil(d.path, err)
 }
 
 func (p *perCall) compact(ctx context.Context) error {
@@ -138,18 +142,18 @@ func (s *exclusive) compact(ctx context.Context, path string) (err error) {
 		return err
 	}
 	inPlace = true
-	// The copy is the file from here on. A write through a handle on the old one
-	// would be lost, so the old one's descriptor goes first: such a write fails.
-	stores.replace(old, db)
-	s.db.Store(db)
-	oldFile := s.file
-	s.file = file
 	err = s.syncDir(dir)
 	if err != nil {
 		// After a crash of the machine the old file may be there again, without
 		// anything that is written from now on: so nothing is.
 		s.poison()
 	}
+	// The copy is the file from here on. A write through a handle on the old one
+	// would be lost, so the old one's descriptor goes first: such a write fails.
+	stores.replace(old, db)
+	oldFile := s.file
+	s.file = file
+	s.db.Store(db) // last: who sees the new database writes to it at once
 	_ = oldFile.Close()
 	_ = tx.Rollback()
 	_ = guarded(old.Close)
