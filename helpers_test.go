@@ -171,7 +171,6 @@ type spyBackend struct {
 	mu       sync.Mutex
 	reserve  backend.ReserveRequest
 	complete backend.CompleteRequest
-	resolve  backend.ResolveRequest
 }
 
 func (s *spyBackend) Reserve(ctx context.Context, r backend.ReserveRequest) (backend.Reservation, error) {
@@ -188,13 +187,6 @@ func (s *spyBackend) Complete(ctx context.Context, r backend.CompleteRequest) (b
 	return s.Backend.Complete(ctx, r)
 }
 
-func (s *spyBackend) Resolve(ctx context.Context, r backend.ResolveRequest) (backend.Record, error) {
-	s.mu.Lock()
-	s.resolve = r
-	s.mu.Unlock()
-	return s.Backend.Resolve(ctx, r)
-}
-
 func (s *spyBackend) reserved() backend.ReserveRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,12 +197,6 @@ func (s *spyBackend) completed() backend.CompleteRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.complete
-}
-
-func (s *spyBackend) resolved() backend.ResolveRequest {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.resolve
 }
 
 // recorder is an observer that keeps everything.
