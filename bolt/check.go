@@ -26,7 +26,7 @@ func (s *exclusive) Check(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	o := &op{write: func(r *rows) error {
+	o := &op{first: true, write: func(r *rows) error {
 		if ctx.Err() != nil {
 			return nil // nobody waits for it any more
 		}

@@ -118,12 +118,7 @@ func (s *exclusive) coverFence(ctx context.Context, n uint64) error {
 	if n <= f.mark.Load() {
 		return nil
 	}
-	o := s.raiseMark()
-	if err := s.writer.submit(o); err != nil {
-		return err
-	}
-	_, err := s.writer.await(ctx, o)
-	return err
+	return s.writer.do(ctx, s.raiseMark())
 }
 
 // covered reports whether the mark on disk covers the fence n. From half a block

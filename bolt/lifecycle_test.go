@@ -501,6 +501,34 @@ func TestR09_ReadBesideCloseAnswersClosed(t *testing.T) {
 	}
 }
 
+// A check that shares a transaction with writes does not take what is not
+// committed yet, and so not in memory, for damage.
+func TestCheckBesideWritesFindsNothing(t *testing.T) {
+	db := open(t, nil)
+	rec := acquire(t, db, reserving("k"))
+	end := slow(t, db)
+	queued := func(want int, fn func() error) chan error {
+		done := make(chan error, 1)
+		go func() { done <- fn() }()
+		for n := 0; n < want; n, _ = db.excl.writer.queued() {
+			time.Sleep(time.Millisecond)
+		}
+		return done
+	}
+	completed := queued(1, func() error {
+		_, err := db.Complete(context.Background(), completeWith(rec.Ref, []byte("result")))
+		return err
+	})
+	checked := queued(2, func() error { return db.Check(context.Background()) })
+	end()
+	if err := <-completed; err != nil {
+		t.Errorf("Complete: %v", err)
+	}
+	if err := <-checked; err != nil {
+		t.Errorf("Check of a sound store: %v", err)
+	}
+}
+
 func TestR09_ChecksEndWithTheirContextWhileWorkRuns(t *testing.T) {
 	db := open(t, nil)
 	end := slow(t, db)

@@ -30,6 +30,10 @@ type op struct {
 	// anybody is answered: memory follows the disk in the order of the commits.
 	done func(committed bool)
 
+	// first goes before the others of its batch: it looks at what is committed, which
+	// is what memory agrees with.
+	first bool
+
 	state  atomic.Int32
 	result chan error // one answer, buffered
 
@@ -121,9 +125,8 @@ func (w *writer) await(ctx context.Context, o *op) (withdrawn bool, err error) {
 	}
 }
 
-// do runs one write in the next round and waits for its commit.
-func (w *writer) do(ctx context.Context, write func(*rows) error) error {
-	o := &op{write: write}
+// do submits o and waits for its commit.
+func (w *writer) do(ctx context.Context, o *op) error {
 	if err := w.submit(o); err != nil {
 		return err
 	}
@@ -243,7 +246,11 @@ func (w *writer) take(lent bool) []*op {
 		case len(batch) == maxBatch || o.lent != nil && !lent:
 			left = append(left, o)
 		case o.state.CompareAndSwap(opQueued, opTaken):
-			batch = append(batch, o)
+			if o.first {
+				batch = slices.Insert(batch, 0, o)
+			} else {
+				batch = append(batch, o)
+			}
 		}
 	}
 	clear(w.queue[len(left):])
