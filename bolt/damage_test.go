@@ -204,7 +204,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	}
 	set := func(key string, n uint64) {
 		t.Helper()
-		if err := db.excl.writer.do(t.Context(), func(r *rows) error { return r.setMetaNumber(key, n) }); err != nil {
+		if err := db.excl.writer.do(t.Context(), &op{write: func(r *rows) error { return r.setMetaNumber(key, n) }}); err != nil {
 			t.Fatal(err)
 		}
 	}
