@@ -17,7 +17,7 @@ import (
 // is in a [*FileError], who holds it in a [*LockError].
 var (
 	// ErrLocked: another process, or another handle of this one, has the file
-	// open. See [LockError].
+	// open. See [LockError]. New also answers so for a database that has a store.
 	ErrLocked = errors.New("idem: store file is in use")
 	// ErrNotStore: the file is not one of idem's: a directory, an empty or foreign
 	// file, a bbolt file without idem's bucket. It was not touched.
