@@ -20,6 +20,7 @@ type call struct {
 	hash  Fingerprint
 	print [storedFingerprint]byte
 	req   backend.ReserveRequest
+	sent  time.Time // when req was sent last, on the holder's clock
 	o     callOptions
 	joins bool // ExecuteIn: the transaction is the caller's
 
@@ -95,7 +96,6 @@ func (c *call) policy() Abandoned {
 type grant struct {
 	rec      backend.Record
 	now      time.Time // store's clock
-	sent     time.Time // when the request was sent, on the holder's clock
 	acquired bool
 	found    bool // RecoverWith found that the operation took effect
 	value    any  // what it found
@@ -123,7 +123,7 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 	g := grant{}
 	for races := 0; ; {
 		req.Wait = wait.left()
-		g.sent = now()
+		c.sent = now()
 		res, err := try(ctx, req)
 		if err != nil {
 			return grant{}, err

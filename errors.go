@@ -274,11 +274,13 @@ func Advise(err error) Advice {
 	switch {
 	case is(ErrUnresolved, ErrCorruptRecord, ErrUnknownVersion): // first: it may wrap any other
 		return AdviceAsk
+	case is(ErrOutcomeUnknown): // whatever its cause looks like
+		return AdviceRetry
 	case errors.As(err, &failed), is(ErrResultExpired, ErrResultUnavailable):
 		return AdviceStop
 	case is(ErrFingerprintMismatch, ErrInvalidKey, ErrNoFingerprint, ErrInvalidOption, ErrNested, ErrGuarantee, ErrStale, backend.ErrInvalidRequest):
 		return AdviceChange
-	case is(ErrInFlight, ErrLeaseLost, ErrOutcomeUnknown, ErrUnavailable, ErrRetryTransaction, context.Canceled, context.DeadlineExceeded):
+	case is(ErrInFlight, ErrLeaseLost, ErrUnavailable, ErrRetryTransaction, context.Canceled, context.DeadlineExceeded):
 		return AdviceRetry
 	}
 	return AdviceNone

@@ -36,7 +36,8 @@ func underLease[T any](ctx context.Context, c *call, attempt func(*running) (Res
 	if !g.acquired {
 		return replay[T](c, &g)
 	}
-	a := c.start(ctx, &g)
+	owned := g // what outlives this function is paid for by owners only, not by replays
+	a := c.start(ctx, &owned)
 	defer a.end()
 	if g.found {
 		value, _ := g.value.(T)
@@ -93,7 +94,6 @@ func replay[T any](c *call, g *grant) (Result[T], error) {
 
 // reserve is the reserver of lease mode.
 func (c *call) reserve(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
-	sent := now()
 	res, err := c.s.b.Reserve(ctx, *r)
 	if err != nil {
 		if !isDefinite(err) {
@@ -103,7 +103,7 @@ func (c *call) reserve(ctx context.Context, r *backend.ReserveRequest) (backend.
 		}
 		return res, c.storeError(ctx, "nothing was run", err)
 	}
-	if res.Outcome == backend.Acquired && leaseOver(leaseSent(sent, c.o.lease, &res.Record, res.Now), c.o.lease) {
+	if res.Outcome == backend.Acquired && leaseOver(leaseSent(c.sent, c.o.lease, &res.Record, res.Now), c.o.lease) {
 		// Granted too late: by the holder's clock the lease is over already, and
 		// somebody else may be about to take the key over.
 		c.withdraw(ctx, r.Ref)
@@ -149,7 +149,7 @@ func (c *call) start(ctx context.Context, g *grant) *running {
 	a.lease = lease{c: c, ref: a.ref, ttl: c.o.lease, ctx: a.detached, cancel: cancel}
 	a.attempt = c.attempt(a.rec, &a.lease)
 	c.enter(&a.ctx, inner, false, &a.attempt)
-	a.lease.start(leaseSent(g.sent, c.o.lease, &g.rec, g.now))
+	a.lease.start(leaseSent(c.sent, c.o.lease, &g.rec, g.now))
 	if g.rec.TookOver {
 		c.event(ctx, Event{Phase: PhaseTakeOver, Outcome: OutcomeOK, Attempt: g.rec.Attempt})
 	}

@@ -317,15 +317,17 @@ func (s *exclusive) Reserve(ctx context.Context, r backend.ReserveRequest) (res 
 // and without a lock on the key. It is not done if the reserve could change
 // anything, or if memory has the say about the key.
 func (s *exclusive) answer(r *backend.ReserveRequest, hash uint64) (res backend.Reservation, done bool, err error) {
-	if rec, ok := s.parked(r.ID, hash); ok {
+	sh := s.shardOf(hash)
+	var few [4]place
+	sh.mu.RLock()
+	e, involved := sh.entries[r.ID]
+	if involved && e.parked && e.known {
+		rec := e.rec
+		sh.mu.RUnlock()
 		step, res, err := r.Apply(rec, s.now(), 0)
 		res.Record = res.Record.Clone()
 		return res, !step.Changed, err
 	}
-	sh := s.shardOf(hash)
-	var few [4]place
-	sh.mu.RLock()
-	_, involved := sh.entries[r.ID]
 	places := sh.index.find(hash, few[:0])
 	sh.mu.RUnlock()
 	if involved || len(places) == 0 {
