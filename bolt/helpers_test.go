@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"github.com/goidem/idem/backend"
 )
 
@@ -157,4 +159,11 @@ func TestChild(t *testing.T) {
 
 func stderrOf(cmd *exec.Cmd) string {
 	return strings.TrimSpace(cmd.Stderr.(*bytes.Buffer).String())
+}
+
+// has reports whether a store is registered on db.
+func (r *registry) has(db *bbolt.DB) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.open[db]
 }

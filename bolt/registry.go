@@ -47,9 +47,3 @@ func (r *registry) replace(old, db *bbolt.DB) {
 	delete(r.open, old)
 	r.open[db] = true
 }
-
-func (r *registry) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.open)
-}
