@@ -2,7 +2,6 @@ package crashtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -53,7 +52,16 @@ func (w world) start(t *testing.T, at point, after int64) (killed bool) {
 		t.Fatal(err)
 	}
 	if at == anywhere {
-		time.AfterFunc(time.Duration(after)*time.Millisecond, func() { cmd.Process.Kill() })
+		known := w.ackBytes()
+		go func() {
+			// Not before this worker has acknowledged something: a kill during start-up
+			// would show nothing.
+			for end := time.Now().Add(5 * time.Second); w.ackBytes() == known && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(time.Duration(after) * time.Millisecond)
+			cmd.Process.Kill()
+		}()
 	}
 	err = cmd.Wait()
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -66,6 +74,15 @@ func (w world) start(t *testing.T, at point, after int64) (killed bool) {
 		t.Fatalf("worker (%s, %s): %v: %s", w.mode, at, err, out)
 	}
 	return false
+}
+
+// ackBytes is how much the workers of this world have acknowledged so far.
+func (w world) ackBytes() int64 {
+	info, err := os.Stat(w.acks())
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }
 
 // tail keeps the end of what a worker wrote.
@@ -133,7 +150,7 @@ func (w world) round(t *testing.T, at point, rnd *rand.Rand, total *tally) {
 	for range 3 {
 		after := 1 + rnd.Int64N(int64(workers*w.mode.keysEach())/3)
 		if at == anywhere {
-			after = 20 + rnd.Int64N(150) // milliseconds
+			after = rnd.Int64N(100) // milliseconds
 		}
 		if w.start(t, at, after) {
 			total.kills++
@@ -199,11 +216,11 @@ func (w world) round(t *testing.T, at point, rnd *rand.Rand, total *tally) {
 // checkAcked opens the store as the next process would and asks for every
 // acknowledged key.
 func (w world) checkAcked(t *testing.T, acked map[string]int, total *tally) {
-	file, err := bolt.Open(w.store(), &bolt.Options{PerCall: w.mode == perCall})
+	if _, err := os.Stat(w.store()); len(acked) == 0 && os.IsNotExist(err) {
+		return // killed before there was a store
+	}
+	file, err := bolt.Open(w.store(), &bolt.Options{PerCall: w.mode == perCall, MustExist: true})
 	if err != nil {
-		if len(acked) == 0 && errors.Is(err, os.ErrNotExist) {
-			return // killed before there was a store
-		}
 		t.Fatal(err)
 	}
 	defer file.Close()
