@@ -28,6 +28,7 @@ type eachFlags struct {
 	failed     string
 	progress   string
 	failFast   bool
+	json       bool
 	dryRun     bool
 	shared     bool
 	keepOutput bool
@@ -91,6 +92,7 @@ failed, 75 others are running some, 76 some are unresolved; 130 stopped.`,
 	f.IntVarP(&o.jobs, "jobs", "j", runtime.GOMAXPROCS(0), "how many commands run at the same time")
 	f.StringVar(&o.failed, "failed", "", "write records that did not succeed to this file")
 	f.StringVar(&o.progress, "progress", "auto", "how progress is shown: auto, plain or none")
+	f.BoolVar(&o.json, "json", false, "no progress; the summary as JSON on standard error")
 	f.BoolVar(&o.failFast, "fail-fast", false, "start nothing more after a failure")
 	f.BoolVarP(&o.dryRun, "dry-run", "n", false, "run nothing: say what would be run and what is done")
 	f.BoolVar(&o.shared, "shared", false, "share the store's file with other commands meanwhile (slower)")
@@ -113,10 +115,15 @@ func runEach(cmd *cobra.Command, storeName string, o *eachFlags, name string, ar
 	}
 	progress := batch.Progress(o.progress)
 	switch {
+	case o.json && o.dryRun:
+		return o.wrong("--json is for the summary of a run; a dry run has none")
 	case o.jobs < 1:
 		return o.wrong("--jobs must be at least 1")
 	case progress != batch.Auto && progress != batch.Plain && progress != batch.None:
 		return o.wrong("--progress takes auto, plain or none, not %q", o.progress)
+	}
+	if o.json {
+		progress = batch.JSON
 	}
 	templates, err := batch.Parse(o.key, args)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -28,6 +29,7 @@ up.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.PersistentFlags().Bool("json", false, "print JSON")
 	cmd.AddCommand(newKeyUUID(), newKeyJoin(), newKeyFile(), newKeyDerive())
 	return cmd
 }
@@ -36,6 +38,9 @@ up.`,
 func printKey(cmd *cobra.Command, key idem.Key) error {
 	if err := (backend.ID{Operation: "any", Key: string(key)}).Validate(); err != nil {
 		return &usageError{err: fmt.Errorf("%w; no key was made", err), hint: "idem help key " + cmd.Name()}
+	}
+	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"key": string(key)})
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), key)
 	return err

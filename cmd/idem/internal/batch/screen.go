@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +20,7 @@ type Screen struct {
 	counts         *Counts
 	total          int64 // records; negative: not known
 	begun          time.Time
+	json           bool // the summary is for programs
 
 	mu   sync.Mutex
 	bar  *progressbar.ProgressBar // nil: lines
@@ -34,6 +36,7 @@ const (
 	Auto  Progress = "auto"  // a bar on a terminal, lines elsewhere
 	Plain Progress = "plain" // lines
 	None  Progress = "none"
+	JSON  Progress = "json" // none, and the summary as one JSON object
 )
 
 // Intervals between two looks at the counts.
@@ -49,6 +52,9 @@ func NewScreen(stdout, stderr *os.File, how Progress, total int64, counts *Count
 	every := lineEvery
 	switch {
 	case how == None:
+		return s
+	case how == JSON:
+		s.json = true
 		return s
 	case how == Auto && term.IsTerminal(int(stderr.Fd())):
 		every = barEvery
@@ -149,6 +155,10 @@ func (s *Screen) Close() {
 		_ = s.bar.Clear()
 	}
 	c := s.counts
+	if s.json {
+		_ = json.NewEncoder(s.stderr).Encode(c.summary(time.Since(s.begun)))
+		return
+	}
 	text := fmt.Sprintf("idem: %d records: %d run, %d done before", c.Done()+c.Of(NotStarted), c.Of(Executed), c.Of(Replayed))
 	for _, part := range []struct {
 		kind Kind
@@ -163,4 +173,14 @@ func (s *Screen) Close() {
 	}
 	took := time.Since(s.begun)
 	fmt.Fprintf(s.stderr, "%s; %v, %.0f/s\n", text, took.Round(time.Millisecond), float64(c.Done())/max(took.Seconds(), 0.001))
+}
+
+// summary is the JSON form of a batch that has ended.
+func (c *Counts) summary(took time.Duration) map[string]any {
+	return map[string]any{
+		"records": c.Done() + c.Of(NotStarted), "executed": c.Of(Executed), "replayed": c.Of(Replayed),
+		"failed": c.Of(Failed), "inFlight": c.Of(InFlight), "unresolved": c.Of(Unresolved), "resultGone": c.Of(Gone),
+		"noStore": c.Of(NoStore), "interrupted": c.Of(Interrupted), "notStarted": c.Of(NotStarted),
+		"seconds": took.Seconds(),
+	}
 }
