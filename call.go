@@ -115,6 +115,7 @@ func (c *call) acquire(ctx context.Context, try reserver) (grant, error) {
 		Fingerprint: c.hash.stored(c.print[:0]),
 		TTL:         c.o.lease,
 		KnownFor:    c.retain.abandoned.Dedup,
+		ReplayFor:   c.retain.completed.Replay,
 		OnAbandoned: c.policy(),
 		Holder:      c.s.holder,
 	}

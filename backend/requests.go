@@ -52,7 +52,12 @@ type ReserveRequest struct {
 	TTL         time.Duration // length of the lease, positive
 	// KnownFor is how long an abandoned record stays known after the end of its
 	// lease, positive. It applies under Rerun only: the others have no window.
-	KnownFor    time.Duration
+	KnownFor time.Duration
+	// ReplayFor is how long a result will probably be replayed, as far as the caller
+	// knows before the operation has run; zero: no idea. It decides nothing. A store
+	// that indexes when a record has to be looked at again fixes that time here,
+	// so that the completion need not touch the index.
+	ReplayFor   time.Duration
 	OnAbandoned Abandoned
 	// TakeOver is the fence of an open, abandoned or expired record that the
 	// caller saw; the reserve happens only over that very record, and only if it

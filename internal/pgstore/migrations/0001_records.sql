@@ -1,0 +1,37 @@
+CREATE TABLE {{.Names.Records}} (
+	id             uuid PRIMARY KEY,           -- half of the SHA-256 of tenant, operation and key
+	tenant         text NOT NULL,
+	operation      text NOT NULL,
+	key            text NOT NULL,
+	format         smallint NOT NULL,          -- version of this row's meaning
+	rev            integer NOT NULL,           -- grows with every write
+	state          smallint NOT NULL,          -- 1 in flight, 2 completed, 3 failed, 4 uncertain, 5 open
+	owner          uuid NOT NULL,              -- token of the attempt
+	fence          bigint NOT NULL,
+	attempt        integer NOT NULL,
+	took_over      boolean NOT NULL,
+	on_abandoned   smallint NOT NULL,          -- 1 rerun, 2 recover, 3 hold
+	fingerprint    bytea,
+	holder_host    text NOT NULL,
+	holder_pid     bigint NOT NULL,
+	holder_started timestamptz,
+	reserved_at    timestamptz NOT NULL,
+	lease_until    timestamptz,
+	completed_at   timestamptz,
+	replay_until   timestamptz,
+	known_until    timestamptz,                -- NULL: no end until settled
+	evidence       text NOT NULL,
+	body           bytea,
+	sweep_after    timestamptz NOT NULL        -- when a sweeper looks at the row; coarse
+){{if .PostgreSQL}} WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1){{end}};
+
+CREATE INDEX {{.Names.Sweep}} ON {{.Names.Records}} (sweep_after){{if .CockroachDB}} USING HASH{{end}};
+{{if .PostgreSQL}}
+CREATE SEQUENCE {{.Names.Fence}};
+{{end}}
+CREATE VIEW {{.Names.Overview}} AS
+SELECT tenant, operation, key,
+       CASE state WHEN 1 THEN 'in flight' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed' WHEN 4 THEN 'uncertain' WHEN 5 THEN 'open' END AS state,
+       attempt, fence, holder_host, holder_pid, reserved_at, lease_until, completed_at, replay_until, known_until,
+       length(body) AS result_bytes, evidence
+  FROM {{.Names.Records}};
