@@ -105,7 +105,7 @@ var importRules = []importRule{
 
 // planned lists the packages that have a rule and do not exist yet.
 var planned = []string{
-	"redis", "postgres", "cockroach", "internal/testdb",
+	"redis", "postgres", "cockroach",
 	"metrics", "httpidem", "inbox", "outbox", "webhook", "bench",
 }
 

@@ -1,0 +1,6 @@
+package testdb
+
+// RedisServer is a Redis server.
+type RedisServer struct{}
+
+func (*RedisServer) discard() {}
