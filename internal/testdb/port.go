@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 )
 
 // freePort returns a loopback port that is free now. The ports are below those that systems give to
@@ -23,6 +24,16 @@ func freePort() (int, error) {
 		return port, nil
 	}
 	return 0, errors.New("testdb: no free loopback port found")
+}
+
+// retry calls start, up to five times, while it fails because another process has taken the port.
+func retry(start func() error) (err error) {
+	for range 5 {
+		if err = start(); err == nil || !strings.Contains(err.Error(), "ddress already in use") {
+			break // the error quotes the server's log
+		}
+	}
+	return err
 }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

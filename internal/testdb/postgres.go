@@ -111,15 +111,34 @@ func (pg *PG) Exec(tb testing.TB, database, sql string) []string {
 }
 
 func (pg *PG) exec(database, sql string) ([]string, error) {
-	if u, err := url.Parse(database); err == nil && u.Scheme != "" {
-		database = strings.TrimPrefix(u.Path, "/")
-	}
-	c, err := pgConnect(pg.Addr(), superuser, database)
+	return pgQuery(pg.Addr(), databaseName(database), sql)
+}
+
+func pgQuery(addr, database, sql string) ([]string, error) {
+	c, err := pgConnect(addr, superuser, database)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	return c.query(sql)
+}
+
+// databaseName returns the name in a database's URL, or the name itself.
+func databaseName(database string) string {
+	if u, err := url.Parse(database); err == nil && u.Scheme != "" {
+		return strings.TrimPrefix(u.Path, "/")
+	}
+	return database
+}
+
+// leadsTo returns an error unless this server answers at addr: its data directory tells it from one of
+// another test binary that took the port.
+func leadsTo(pg *PG, addr, database string) error {
+	dir, err := pgQuery(addr, database, "SHOW data_directory")
+	if err == nil && !slices.Equal(dir, []string{pg.data()}) {
+		err = errors.New("another server answers on its port")
+	}
+	return err
 }
 
 // Kill ends the server and all its backends at once, as a power cut of the machine's processes. What
@@ -229,21 +248,17 @@ func (pg *PG) initialise(extra map[string]string) error {
 
 // start starts the server on its port, or on a free one when pick is set, and waits until it answers.
 func (pg *PG) start(pick bool) (err error) {
-	const attempts = 5
-	for range attempts {
+	return retry(func() error {
 		if pick {
 			if pg.port, err = freePort(); err != nil {
 				return err
 			}
 		}
-		if err = pg.startOnce(); err == nil || !errors.Is(err, errEnded) {
-			return err
-		}
-	}
-	return err
+		return pg.startOnce()
+	})
 }
 
-// errEnded says that a server ended while its start was waited for. Its port may have been taken.
+// errEnded says that a server ended while its start was waited for.
 var errEnded = errors.New("it ended at once")
 
 func (pg *PG) startOnce() error {
@@ -264,12 +279,7 @@ func (pg *PG) startOnce() error {
 			last = errEnded
 			return true
 		}
-		// Its data directory tells this server from one of another test binary that took the port.
-		var dir []string
-		dir, last = pg.exec("postgres", "SHOW data_directory")
-		if last == nil && !slices.Equal(dir, []string{pg.data()}) {
-			last = errors.New("another server answers on its port")
-		}
+		last = leadsTo(pg, pg.Addr(), "postgres")
 		return last == nil
 	})
 	if !answers || last != nil {

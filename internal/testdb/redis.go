@@ -1,7 +1,6 @@
 package testdb
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -19,6 +18,7 @@ import (
 type RedisServer struct {
 	bin      string
 	dir      string
+	args     []string // behind the configuration file
 	port     int
 	password string
 	proc     *process
@@ -128,25 +128,23 @@ func startRedisWith(args []string, lines func(port int) (string, error)) (*Redis
 	if i := slices.Index(args, "--requirepass"); i >= 0 && i+1 < len(args) {
 		r.password = args[i+1]
 	}
-	const attempts = 5
-	for range attempts {
+	err = retry(func() error {
 		if r.port, err = freePort(); err != nil {
-			break
+			return err
 		}
-		var extra string
-		if extra, err = lines(r.port); err != nil {
-			break
+		extra, err := lines(r.port)
+		if err != nil {
+			return err
 		}
 		// A file and no arguments: Redis and Sentinel write what they become, such as the replica of
 		// a new master, into the file, and a restart must not undo that.
-		text := fmt.Sprintf("bind 127.0.0.1\nprotected-mode no\nport %d\ndir %q\nsave \"\"\nrepl-diskless-sync-delay 0\n", r.port, dir) + extra + given
-		if err = os.WriteFile(r.config(), []byte(text), 0o600); err != nil {
-			break
+		text := fmt.Sprintf("bind 127.0.0.1\nprotected-mode no\nport %d\ndir %q\n", r.port, dir) +
+			"save \"\"\nrepl-diskless-sync-delay 0\n" + extra + given
+		if err := os.WriteFile(r.config(), []byte(text), 0o600); err != nil {
+			return err
 		}
-		if err = r.start(); !errors.Is(err, errEnded) {
-			break
-		}
-	}
+		return r.start()
+	})
 	if err != nil {
 		r.discard()
 		return nil, err
@@ -175,11 +173,7 @@ func redisConfig(args []string) (string, error) {
 }
 
 func (r *RedisServer) start() error {
-	args := []string{r.config()}
-	if _, err := os.Stat(filepath.Join(r.dir, sentinelMark)); err == nil {
-		args = append(args, "--sentinel")
-	}
-	cmd := exec.Command(r.bin, args...)
+	cmd := exec.Command(r.bin, append([]string{r.config()}, r.args...)...)
 	cmd.Dir = r.dir
 	p, err := startProcess(cmd, nil, syscall.SIGKILL, r.log())
 	if err != nil {

@@ -1,20 +1,15 @@
 package testdb
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 )
 
 // MasterName is the name under which sentinels know their master.
 const MasterName = "idem"
-
-// sentinelMark is a file in the folder of a server that is a sentinel.
-const sentinelMark = "sentinel"
 
 // StartReplica starts a replica of a server and waits until it follows. The arguments are those of
 // [StartRedis].
@@ -73,35 +68,21 @@ func startSentinel(lines string) (*RedisServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	const attempts = 5
-	for range attempts {
-		var s *RedisServer
-		if s, err = startSentinelOnce(bin, lines); err == nil {
-			return s, nil
-		}
-		if !errors.Is(err, errEnded) {
-			break
-		}
-	}
-	return nil, err
-}
-
-func startSentinelOnce(bin, lines string) (*RedisServer, error) {
 	dir, err := serverDir("", "sentinel")
 	if err != nil {
 		return nil, err
 	}
-	s := &RedisServer{bin: bin, dir: dir}
-	if s.port, err = freePort(); err == nil {
+	s := &RedisServer{bin: bin, dir: dir, args: []string{"--sentinel"}}
+	err = retry(func() error {
+		if s.port, err = freePort(); err != nil {
+			return err
+		}
 		text := fmt.Sprintf("bind 127.0.0.1\nprotected-mode no\nport %d\ndir %q\n", s.port, dir) + lines
-		err = errors.Join(
-			os.WriteFile(s.config(), []byte(text), 0o600),
-			os.WriteFile(filepath.Join(dir, sentinelMark), nil, 0o600),
-		)
-	}
-	if err == nil {
-		err = s.start()
-	}
+		if err := os.WriteFile(s.config(), []byte(text), 0o600); err != nil {
+			return err
+		}
+		return s.start()
+	})
 	if err != nil {
 		s.discard()
 		return nil, err

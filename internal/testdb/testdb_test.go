@@ -1,0 +1,180 @@
+package testdb
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// childEnv makes this test binary a child of TestKilledBinaryLeavesNoServer.
+const childEnv = "IDEM_TESTDB_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		Main(child{})
+	}
+	Main(m)
+}
+
+// child starts servers, says where, and waits to be killed.
+type child struct{}
+
+func (child) Run() int {
+	pg, err := startPostgres(PGOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	r, err := startRedis(nil)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("started", pg.Addr(), r.Addr(), filepath.Dir(pg.dir))
+	select {}
+}
+
+func TestKilledBinaryLeavesNoServer(t *testing.T) {
+	t.Parallel()
+	Postgres(t) // both skip where a server is missing
+	Redis(t)
+	cmd := exec.Command(os.Args[0])
+	tmp, err := os.MkdirTemp("", "idem-testdb-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Chmod(tmp, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), childEnv+"=1", "TMPDIR="+tmp)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	f := strings.Fields(line)
+	if len(f) != 4 || f[0] != "started" {
+		t.Fatalf("the child says %q", line)
+	}
+
+	// Linux ends the servers by itself, other systems when the next binary looks for stale files. Its
+	// look is played with a folder that is old enough.
+	dir := f[3]
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(dir, past, past); err != nil {
+		t.Fatal(err)
+	}
+	if !parentDeathSignal {
+		removeStale(tmp)
+	}
+	for _, addr := range f[1:3] {
+		if !poll(func() bool { return refuses(addr) }) {
+			t.Errorf("the server at %s outlives its test binary", addr)
+		}
+	}
+	removeStale(tmp)
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the killed binary's files: %v, want them removed", err)
+	}
+}
+
+func refuses(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err == nil {
+		conn.Close()
+	}
+	return err != nil
+}
+
+func TestRemoveStaleSparesTheLiving(t *testing.T) {
+	t.Parallel()
+	tmp := t.TempDir()
+	living, err := newOwnedDir(tmp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer living.remove()
+	young, foreign := filepath.Join(tmp, dirPrefix+"young"), filepath.Join(tmp, "other")
+	for _, dir := range []string{young, foreign} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-time.Hour)
+	for _, dir := range []string{living.path, foreign} {
+		if err := os.Chtimes(dir, past, past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removeStale(tmp)
+	for _, dir := range []string{living.path, young, foreign} {
+		if _, err := os.Stat(dir); err != nil {
+			t.Errorf("removed: %v", err)
+		}
+	}
+}
+
+// recorder is a testing.TB that notes how a test would end.
+type recorder struct {
+	testing.TB
+	skipped, failed string
+}
+
+func (r *recorder) Helper()                   {}
+func (r *recorder) Skip(args ...any)          { r.skipped = fmt.Sprint(args...) }
+func (r *recorder) Fatal(args ...any)         { r.failed = fmt.Sprint(args...) }
+func (r *recorder) Fatalf(f string, a ...any) { r.failed = fmt.Sprintf(f, a...) }
+
+func TestAbsentServer(t *testing.T) {
+	absent := fmt.Errorf("wrapped: %w", &notInstalledError{what: "Redis"})
+	for _, tt := range []struct {
+		name, require string
+		err           error
+		skips, fails  string
+	}{
+		{name: "there"},
+		{name: "skipped", err: absent, skips: "Redis is not installed: make test installs it"},
+		{name: "another is required", require: "postgres,pgbouncer", err: absent, skips: "make test installs it"},
+		{name: "required", require: "postgres, redis", err: absent, fails: "IDEM_TEST_REQUIRE asks for redis"},
+		{name: "all required", require: "all", err: absent, fails: "IDEM_TEST_REQUIRE asks for redis"},
+		{name: "broken", err: errors.New("it burns"), fails: "it burns"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("IDEM_TEST_REQUIRE", tt.require)
+			r := &recorder{TB: t}
+			need(r, "redis", tt.err)
+			if !strings.Contains(r.skipped, tt.skips) || (r.skipped == "") != (tt.skips == "") {
+				t.Errorf("it skips with %q, want %q", r.skipped, tt.skips)
+			}
+			if !strings.Contains(r.failed, tt.fails) || (r.failed == "") != (tt.fails == "") {
+				t.Errorf("it fails with %q, want %q", r.failed, tt.fails)
+			}
+		})
+	}
+}
+
+func TestAbsentProgramsAreNotInstalled(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := redisBin(); !errors.As(err, new(*notInstalledError)) {
+		t.Errorf("Redis out of PATH: %v, want that it is not installed", err)
+	}
+	t.Setenv("IDEM_TEST_PG_BIN", t.TempDir())
+	if _, err := postgresBin(); err == nil || errors.As(err, new(*notInstalledError)) {
+		t.Errorf("a folder without PostgreSQL: %v, want a failure, not a skip", err)
+	}
+}
