@@ -3,11 +3,12 @@ GOFMT     ?= gofmt
 PKGS      ?= ./...
 TESTFLAGS ?=
 RACE      ?=
-TIMEOUT   ?= 10m
+TIMEOUT   ?= 15m
 BENCH     ?= .
 BENCHTIME ?= 1s
 COUNT     ?= 1
 ROUNDS    ?= 200
+INSTALL   ?= 1
 
 TOOL      := $(GO) tool -modfile=.ci/tools.mod
 RACEFLAG  := $(if $(filter-out 0,$(RACE)),-race)
@@ -17,6 +18,7 @@ RACEFLAG  := $(if $(filter-out 0,$(RACE)),-race)
 
 define HELP
 make test            run every test, in random order   (RACE=1, TESTFLAGS='-run Name -v', PKGS=./bolt/...)
+make servers         find the servers that tests start, install the missing ones (INSTALL=0 looks only)
 make check           gofmt, vet, staticcheck, go mod tidy, import direction, house rules
 make bench           run the benchmarks                (BENCH=Reserve, BENCHTIME=2s, COUNT=6, PKGS=...)
 make bench-smoke     run every benchmark once, to see that it still works
@@ -32,8 +34,12 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
+.PHONY: servers
+servers:
+	@INSTALL='$(INSTALL)' sh internal/testdb/install.sh
+
 .PHONY: test
-test:
+test: servers
 	$(GO) test -shuffle=on -count=1 -timeout $(TIMEOUT) $(RACEFLAG) $(TESTFLAGS) $(PKGS)
 
 .PHONY: check
