@@ -41,7 +41,8 @@ func scanRow(s Scanner, id backend.ID, before ...any) (row, error) {
 		&rec.Fingerprint, &rec.Holder.Host, &pid, &started, &rec.ReservedAt, &lease, &completed, &replay, &known,
 		&rec.Evidence, &rec.Body, &r.now)
 	if err := s.Scan(dest...); err != nil {
-		return row{}, err
+		// The driver's error may quote what it could not read.
+		return row{}, fmt.Errorf("%w: a column of the row cannot be read", backend.ErrCorruptRecord)
 	}
 	if format != rowFormat {
 		return row{}, &backend.VersionError{What: "record", Found: int(format), Known: rowFormat}
