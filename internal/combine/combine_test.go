@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,9 @@ import (
 
 // server is a run function that takes as long as each batch is told to.
 type server struct {
-	took    time.Duration
+	took time.Duration
+
+	mu      sync.Mutex // runs overlap; tests read when all are blocked
 	batches [][]int
 	ctxs    []context.Context
 }
@@ -23,8 +26,10 @@ func (s *server) run(ctx context.Context, items []*Item[int, int]) {
 		ins = append(ins, it.In)
 		it.Answer(10*it.In, nil)
 	}
+	s.mu.Lock()
 	s.batches = append(s.batches, ins)
 	s.ctxs = append(s.ctxs, ctx)
+	s.mu.Unlock()
 	time.Sleep(s.took)
 }
 
@@ -60,6 +65,13 @@ func (r *call) wantError(t *testing.T, sent bool, cause error) {
 	if !r.done || !errors.As(r.err, &e) || e.Sent != sent || !errors.Is(r.err, cause) {
 		t.Errorf("Do: done %v, error %v; want Sent %v and %v", r.done, r.err, sent, cause)
 	}
+}
+
+// streamsInUse reads what it says.
+func streamsInUse(c *Combiner[int, int]) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running
 }
 
 func wantBatches(t *testing.T, s *server, want ...[]int) {
@@ -139,7 +151,7 @@ func TestWeight(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{took: time.Second}
-		c := New(Options[int]{Streams: 4, Crowd: 6, CrowdStreams: 1}, s.run)
+		c := New(Options[int]{Streams: 4, Crowd: 5, CrowdStreams: 1}, s.run)
 		for i := range 9 {
 			start(t.Context(), c, i)
 		}
@@ -147,8 +159,8 @@ func TestCrowd(t *testing.T) {
 		synctest.Wait()
 		// Four went direct. With nine inside, three of their streams were given up.
 		wantBatches(t, s, []int{0}, []int{1}, []int{2}, []int{3}, []int{4, 5, 6, 7, 8})
-		if c.running != 1 {
-			t.Errorf("%d streams in use, want 1", c.running)
+		if n := streamsInUse(c); n != 1 {
+			t.Errorf("%d streams in use, want 1", n)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -156,8 +168,8 @@ func TestCrowd(t *testing.T) {
 		// Five were released a moment ago: still a crowd, while they come back.
 		start(t.Context(), c, 9)
 		start(t.Context(), c, 10)
-		if len(s.batches) != 7 {
-			t.Errorf("%d batches under way or done, want 7: the house only looks empty", len(s.batches))
+		if len(s.batches) != 6 {
+			t.Errorf("%d batches under way or done, want 6: the house only looks empty", len(s.batches))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -187,6 +199,88 @@ func TestCrowdLeaves(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		waits.want(t, 10)
+		wantIdle(t, c)
+	})
+}
+
+// TestCrowdLeavesBatch is the same for callers who leave a batch.
+func TestCrowdLeavesBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{took: time.Minute}
+		c := New(Options[int]{Streams: 2, Crowd: 4, CrowdStreams: 1}, s.run)
+		c.away = 10
+		start(t.Context(), c, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		start(ctx, c, 1)
+		start(t.Context(), c, 2)
+		start(t.Context(), c, 3)
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		c.mu.Lock()
+		c.away = 0
+		c.mu.Unlock()
+		start(t.Context(), c, 4)
+		wantBatches(t, s, []int{0}, []int{1, 2, 3})
+		cancel()
+		synctest.Wait()
+		wantBatches(t, s, []int{0}, []int{1, 2, 3}, []int{4})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		wantIdle(t, c)
+	})
+}
+
+// TestCrowdGathers has a crowd arrive while two batches are under way: one of the two
+// gives up its stream.
+func TestCrowdGathers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{took: time.Second}
+		c := New(Options[int]{Streams: 2, Max: 2, Crowd: 6, CrowdStreams: 1}, s.run)
+		for i := range 5 {
+			start(t.Context(), c, i)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		for i := range 5 {
+			start(t.Context(), c, 5+i)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := streamsInUse(c); n != 1 || len(s.batches) != 5 {
+			t.Errorf("%d streams in use, batches %v; want 1 stream", n, s.batches)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		wantIdle(t, c)
+	})
+}
+
+// TestOneLeader holds a leader back between its appointment and its batch: nobody
+// overtakes the queue, nobody divides it, and what does not fit goes out at once.
+func TestOneLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{took: time.Second}
+		c := New(Options[int]{Streams: 3, Max: 2}, s.run)
+		c.running, c.leaders = 2, 1
+		for i := range 3 {
+			start(t.Context(), c, i)
+		}
+		c.mu.Lock()
+		c.appoint(0)
+		c.mu.Unlock()
+		if c.running != 2 || c.leaders != 1 || c.length.Load() != 3 {
+			t.Fatalf("%d streams, %d leaders, %d queued; want 2, 1, 3", c.running, c.leaders, c.length.Load())
+		}
+		if expected := c.finish(nil, 0); expected != 0 || c.running != 1 || c.leaders != 1 {
+			t.Fatalf("a second leader: expects %d, %d streams, %d leaders", expected, c.running, c.leaders)
+		}
+		go c.lead(0)
+		synctest.Wait()
+		if n := streamsInUse(c); len(s.batches) != 2 || n != 2 {
+			t.Errorf("batches %v, %d streams: what did not fit waits", s.batches, n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
 		wantIdle(t, c)
 	})
 }
@@ -224,7 +318,7 @@ func TestLeaveBatch(t *testing.T) {
 		s := &server{took: time.Minute}
 		c := New(Options[int]{}, s.run)
 		start(t.Context(), c, 0)
-		first, cancelFirst := context.WithCancel(context.WithValue(t.Context(), key{}, "first"))
+		first, cancelFirst := context.WithTimeout(context.WithValue(t.Context(), key{}, "first"), time.Hour)
 		hasty, cancelHasty := context.WithTimeout(t.Context(), 90*time.Second)
 		defer cancelHasty()
 		a, b, d := start(first, c, 1), start(hasty, c, 2), start(t.Context(), c, 3)
@@ -434,9 +528,9 @@ func TestGather(t *testing.T) {
 		c.lastTook = time.Hour
 		c.gather(1) // nobody to wait for
 		c.gather(2) // never comes
-		for range 200 {
+		for i := range 200 {
 			go func() {
-				for range 10 {
+				for range 3 * i { // in all, more rounds than the leader's patience
 					runtime.Gosched()
 				}
 				c.length.Add(1)

@@ -88,8 +88,9 @@ func simulate(t *testing.T, seed uint64) {
 			}
 		}()
 	}
+	looks := rand.New(rand.NewPCG(seed, 0))
 	for !w.settled() {
-		time.Sleep(time.Duration(1+w.rand.IntN(300)) * time.Microsecond)
+		time.Sleep(time.Duration(1+looks.IntN(300)) * time.Microsecond)
 		synctest.Wait()
 		w.invariant()
 	}
