@@ -16,7 +16,9 @@ type Names struct {
 	Fence    string // sequence of fences; not on CockroachDB
 	Overview string // view for people
 	Sweep    string // index on sweep_after; unqualified, as CREATE INDEX wants it
-	Prefix   string // unquoted, for messages
+	// Namespace is the unquoted schema, empty for the first of the search path; Prefix
+	// the unquoted table prefix.
+	Namespace, Prefix string
 }
 
 // maxPrefix leaves room for the longest suffix within PostgreSQL's 63 bytes.
@@ -41,6 +43,6 @@ func NewNames(schema, prefix string) (Names, error) {
 	}
 	return Names{
 		Records: name("records"), Schema: name("schema"), Fence: name("fence"), Overview: name("overview"),
-		Sweep: pgx.Identifier{prefix + "records_sweep"}.Sanitize(), Prefix: prefix,
+		Sweep: pgx.Identifier{prefix + "records_sweep"}.Sanitize(), Namespace: schema, Prefix: prefix,
 	}, nil
 }

@@ -1,19 +1,24 @@
-CREATE TABLE {{.Names.Records}} (
+CREATE TABLE{{.IfNotExists}} {{.Names.Schema}} (
+	version    int4 PRIMARY KEY,
+	oldest     int4 NOT NULL,                  -- the oldest schema version that code may know and still use this one
+	applied_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE{{.IfNotExists}} {{.Names.Records}} (
 	id             uuid PRIMARY KEY,           -- half of the SHA-256 of tenant, operation and key
 	tenant         text NOT NULL,
 	operation      text NOT NULL,
 	key            text NOT NULL,
-	format         smallint NOT NULL,          -- version of this row's meaning
-	rev            integer NOT NULL,           -- grows with every write
-	state          smallint NOT NULL,          -- 1 in flight, 2 completed, 3 failed, 4 uncertain, 5 open
+	format         int2 NOT NULL,              -- version of this row's meaning
+	rev            int4 NOT NULL,              -- grows with every write
+	state          int2 NOT NULL,              -- 1 in flight, 2 completed, 3 failed, 4 uncertain, 5 open
 	owner          uuid NOT NULL,              -- token of the attempt
-	fence          bigint NOT NULL,
-	attempt        integer NOT NULL,
+	fence          int8 NOT NULL,
+	attempt        int4 NOT NULL,
 	took_over      boolean NOT NULL,
-	on_abandoned   smallint NOT NULL,          -- 1 rerun, 2 recover, 3 hold
+	on_abandoned   int2 NOT NULL,              -- 1 rerun, 2 recover, 3 hold
 	fingerprint    bytea,
 	holder_host    text NOT NULL,
-	holder_pid     bigint NOT NULL,
+	holder_pid     int8 NOT NULL,
 	holder_started timestamptz,
 	reserved_at    timestamptz NOT NULL,
 	lease_until    timestamptz,
@@ -23,15 +28,25 @@ CREATE TABLE {{.Names.Records}} (
 	evidence       text NOT NULL,
 	body           bytea,
 	sweep_after    timestamptz NOT NULL        -- when a sweeper looks at the row; coarse
-){{if .PostgreSQL}} WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1){{end}};
+){{if .PostgreSQL}} WITH (
+	fillfactor = 85,                           -- room for the completion in the row's own page
+	autovacuum_vacuum_scale_factor = 0.02,
+	autovacuum_vacuum_insert_scale_factor = 0.1
+){{else}} WITH (
+	-- A backstop, for when no sweeper runs. Readers do not rely on it, and what is not settled has no end.
+	ttl_expiration_expression = 'CASE WHEN state IN (2, 3) THEN known_until END',
+	ttl_job_cron = '@daily'
+){{end}};
 
-CREATE INDEX {{.Names.Sweep}} ON {{.Names.Records}} (sweep_after){{if .CockroachDB}} USING HASH{{end}};
+CREATE INDEX{{.IfNotExists}} {{.Names.Sweep}} ON {{.Names.Records}} (sweep_after){{if .CockroachDB}} USING HASH{{end}};
 {{if .PostgreSQL}}
 CREATE SEQUENCE {{.Names.Fence}};
 {{end}}
-CREATE VIEW {{.Names.Overview}} AS
+CREATE VIEW{{.IfNotExists}} {{.Names.Overview}} AS
 SELECT tenant, operation, key,
        CASE state WHEN 1 THEN 'in flight' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed' WHEN 4 THEN 'uncertain' WHEN 5 THEN 'open' END AS state,
        attempt, fence, holder_host, holder_pid, reserved_at, lease_until, completed_at, replay_until, known_until,
        length(body) AS result_bytes, evidence
   FROM {{.Names.Records}};
+
+INSERT INTO {{.Names.Schema}} (version, oldest) VALUES (1, 1){{.Once}};
