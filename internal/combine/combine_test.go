@@ -33,6 +33,20 @@ func (s *server) run(ctx context.Context, items []*Item[int, int]) {
 	time.Sleep(s.took)
 }
 
+// sent lists the batches so far.
+func (s *server) sent() [][]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.batches)
+}
+
+// context is the one that a batch was run under.
+func (s *server) context(batch int) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctxs[batch]
+}
+
 // call is a Do on a goroutine of its own.
 type call struct {
 	out  int
@@ -76,8 +90,8 @@ func streamsInUse(c *Combiner[int, int]) int {
 
 func wantBatches(t *testing.T, s *server, want ...[]int) {
 	t.Helper()
-	if !slices.EqualFunc(s.batches, want, slices.Equal[[]int]) {
-		t.Errorf("batches %v, want %v", s.batches, want)
+	if !slices.EqualFunc(s.sent(), want, slices.Equal[[]int]) {
+		t.Errorf("batches %v, want %v", s.sent(), want)
 	}
 }
 
@@ -168,8 +182,8 @@ func TestCrowd(t *testing.T) {
 		// Five were released a moment ago: still a crowd, while they come back.
 		start(t.Context(), c, 9)
 		start(t.Context(), c, 10)
-		if len(s.batches) != 6 {
-			t.Errorf("%d batches under way or done, want 6: the house only looks empty", len(s.batches))
+		if len(s.sent()) != 6 {
+			t.Errorf("%d batches under way or done, want 6: the house only looks empty", len(s.sent()))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -246,8 +260,8 @@ func TestCrowdGathers(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := streamsInUse(c); n != 1 || len(s.batches) != 5 {
-			t.Errorf("%d streams in use, batches %v; want 1 stream", n, s.batches)
+		if n := streamsInUse(c); n != 1 || len(s.sent()) != 5 {
+			t.Errorf("%d streams in use, batches %v; want 1 stream", n, s.sent())
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -276,8 +290,8 @@ func TestOneLeader(t *testing.T) {
 		}
 		go c.lead(0)
 		synctest.Wait()
-		if n := streamsInUse(c); len(s.batches) != 2 || n != 2 {
-			t.Errorf("batches %v, %d streams: what did not fit waits", s.batches, n)
+		if n := streamsInUse(c); len(s.sent()) != 2 || n != 2 {
+			t.Errorf("batches %v, %d streams: what did not fit waits", s.sent(), n)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -331,7 +345,7 @@ func TestLeaveBatch(t *testing.T) {
 		time.Sleep(25 * time.Second)
 		synctest.Wait()
 		b.wantError(t, true, context.DeadlineExceeded)
-		ctx := s.ctxs[1]
+		ctx := s.context(1)
 		if ctx.Err() != nil {
 			t.Errorf("the batch's context ended with %v while a member waits", ctx.Err())
 		}
