@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -11,19 +12,22 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
-// childEnv makes this test binary a child of TestKilledBinaryLeavesNoServer.
+// childEnv makes this test binary a child of one of its tests.
 const childEnv = "IDEM_TESTDB_CHILD"
 
 func TestMain(m *testing.M) {
+	noLeaks := func() error { return goleak.Find() }
 	if os.Getenv(childEnv) != "" {
-		Main(child{})
+		Main(child{}, noLeaks)
 	}
-	Main(m)
+	Main(m, noLeaks)
 }
 
-// child starts servers, says where, and waits to be killed.
+// child starts servers, says where, and ends when its input does, unless it is killed before.
 type child struct{}
 
 func (child) Run() int {
@@ -38,23 +42,31 @@ func (child) Run() int {
 		return 1
 	}
 	fmt.Println("started", pg.Addr(), r.Addr(), filepath.Dir(pg.dir))
-	select {}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
 }
 
-func TestKilledBinaryLeavesNoServer(t *testing.T) {
-	t.Parallel()
+// startChild starts a child that owns servers, in a temporary folder of its own, and returns their
+// addresses and the child's folder. Closing stdin ends it.
+func startChild(t *testing.T) (cmd *exec.Cmd, stdin io.Closer, addrs []string, dir string) {
+	t.Helper()
 	Postgres(t) // both skip where a server is missing
 	Redis(t)
-	cmd := exec.Command(os.Args[0])
 	tmp, err := os.MkdirTemp("", "idem-testdb-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(tmp)
+	t.Cleanup(func() { os.RemoveAll(tmp) })
 	if err := os.Chmod(tmp, 0o711); err != nil {
 		t.Fatal(err)
 	}
+	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"=1", "TMPDIR="+tmp)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -63,18 +75,48 @@ func TestKilledBinaryLeavesNoServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	line, _ := bufio.NewReader(out).ReadString('\n')
+	f := strings.Fields(line)
+	if len(f) != 4 || f[0] != "started" {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("the child says %q", line)
+	}
+	return cmd, in, f[1:3], f[3]
+}
+
+func TestMainLeavesNothing(t *testing.T) {
+	t.Parallel()
+	cmd, stdin, addrs, dir := startChild(t)
+	for _, addr := range addrs {
+		if refuses(addr) {
+			t.Errorf("no server at %s", addr)
+		}
+	}
+	stdin.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the child ends with %v", err)
+	}
+	for _, addr := range addrs {
+		if !refuses(addr) {
+			t.Errorf("the server at %s outlives Main", addr)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the files: %v, want them removed", err)
+	}
+}
+
+func TestKilledBinaryLeavesNoServer(t *testing.T) {
+	t.Parallel()
+	cmd, _, addrs, dir := startChild(t)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	f := strings.Fields(line)
-	if len(f) != 4 || f[0] != "started" {
-		t.Fatalf("the child says %q", line)
-	}
 
 	// Linux ends the servers by itself, other systems when the next binary looks for stale files. Its
 	// look is played with a folder that is old enough.
-	dir := f[3]
+	tmp := filepath.Dir(dir)
 	past := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(dir, past, past); err != nil {
 		t.Fatal(err)
@@ -82,7 +124,7 @@ func TestKilledBinaryLeavesNoServer(t *testing.T) {
 	if !parentDeathSignal {
 		removeStale(tmp)
 	}
-	for _, addr := range f[1:3] {
+	for _, addr := range addrs {
 		if !poll(func() bool { return refuses(addr) }) {
 			t.Errorf("the server at %s outlives its test binary", addr)
 		}
