@@ -116,7 +116,7 @@ func (s *Store[Tx]) step(ctx context.Context, id backend.ID, decide func(cur row
 		if err != nil || !next.Changed {
 			return err
 		}
-		return s.write(ctx, &cur, &next.Next, "")
+		return s.write(ctx, &cur, &next.Next, sweepAfter(&next.Next, cur.now), "")
 	})
 }
 
@@ -131,10 +131,13 @@ func (s *Store[Tx]) read(ctx context.Context, id backend.ID) (cur row, err error
 
 // write replaces the row that was read as cur by next, or removes it where next is
 // zero. A lock timeout, where wait is given, ends the wait for another's lock.
-func (s *Store[Tx]) write(ctx context.Context, cur *row, next *backend.Record, wait string) error {
+func (s *Store[Tx]) write(ctx context.Context, cur *row, next *backend.Record, sweep any, wait string) error {
 	w := &Stmt{SQL: s.sql.delete, Args: []any{token(cur.rec.ID.Sum()), cur.rev}}
 	if next.State != 0 {
-		w = s.sql.writeStmt(cur, next, sweepAfter(next, cur.now))
+		w = s.sql.writeStmt(cur, next, sweep)
+		if wait != "" && s.sql.writeWait != "" {
+			w.SQL, w.Args, wait = s.sql.writeWait, append(w.Args, wait), ""
+		}
 	}
 	if err := s.doWaiting(ctx, w, wait); err != nil {
 		return asMove(err)
