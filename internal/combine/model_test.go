@@ -158,7 +158,7 @@ func (w *world) run(ctx context.Context, items []*Item[int, int]) {
 	case <-time.After(took):
 	case <-ctx.Done():
 		if len(items) > 1 {
-			time.Sleep(1) // in the bubble: until everybody else is blocked
+			time.Sleep(time.Nanosecond) // in the bubble: until everybody else is blocked
 			w.mu.Lock()
 			for _, it := range items {
 				if f := w.fates[it.In]; !f.done {
