@@ -1,0 +1,2 @@
+// Package redis keeps idem's records in Redis.
+package redis
