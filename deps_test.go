@@ -103,6 +103,8 @@ var importRules = []importRule{
 		why: "an example shows a whole program"},
 	{pkg: "internal/testdb", may: []string{"backend", "internal"}, links: []string{anything},
 		why: "it starts servers for tests, and only tests import it"},
+	{pkg: "internal/crdbshim", links: []string{"github.com/jackc/pgx", "testing"},
+		why: "it stands in for a server, so it may not share code with the drivers that it tests, and only tests import it"},
 	{pkg: "internal/...", may: []string{"backend", "internal"},
 		why: "drivers import internal packages, so through none of them may a driver reach the core, another driver or testing"},
 }
