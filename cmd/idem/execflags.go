@@ -27,8 +27,9 @@ type execFlags struct {
 	finalCodes  string
 	noHash      bool
 
-	final   func(int) bool
-	cmdName string
+	final    func(int) bool
+	cmdName  string
+	policies *config.Config // read by complete
 }
 
 // bind makes the flags.
@@ -56,10 +57,11 @@ func (o *execFlags) wrong(format string, args ...any) error {
 // complete checks the flags and returns the options of a call. What no flag says
 // is taken from the file of policies.
 func (o *execFlags) complete(cmd *cobra.Command) ([]idem.CallOption, error) {
-	rule, err := policy(o.scope.Operation)
-	if err != nil {
+	var err error
+	if o.policies, err = loadPolicies(); err != nil {
 		return nil, err
 	}
+	rule := o.policies.Settings(o.scope)
 	if rule.Lease != 0 && !cmd.Flags().Changed("lease") {
 		o.lease = rule.Lease
 	}
@@ -95,8 +97,8 @@ func (o *execFlags) options(bare bool) *idem.Options {
 	if o.replayFor == 0 && o.knownFor == 0 && !bare {
 		return nil
 	}
-	return &idem.Options{Retention: func(scope idem.Scope, _ idem.State) expiry.Retention {
-		r, _ := policy(scope.Operation)
+	return &idem.Options{Retention: func(scope idem.Scope, outcome idem.State) expiry.Retention {
+		r := o.policies.Retention(scope, outcome)
 		replay, known := r.Replay, r.Dedup
 		if o.knownFor > 0 {
 			known = time.Duration(o.knownFor)
@@ -131,7 +133,7 @@ type days time.Duration
 
 // Set implements pflag.Value.
 func (d *days) Set(text string) error {
-	v, err := config.ParseDuration(text)
+	v, err := expiry.ParseWindow(text)
 	if err == nil && v <= 0 {
 		err = errors.New("it must be positive")
 	}

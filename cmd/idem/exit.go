@@ -12,8 +12,8 @@ import (
 	"github.com/goidem/idem/backend"
 	"github.com/goidem/idem/bolt"
 	"github.com/goidem/idem/cmd/idem/internal/command"
-	"github.com/goidem/idem/cmd/idem/internal/config"
 	"github.com/goidem/idem/cmd/idem/internal/storage"
+	"github.com/goidem/idem/expiry/policyfile"
 )
 
 // Exit statuses of idem itself, taken from sysexits.h and the shell's own where
@@ -138,7 +138,7 @@ func exitStatus(err error) int {
 		signal *command.SignalError
 		usage  *usageError
 		store  *storeError
-		policy *config.Error
+		policy *policyfile.Error
 	)
 	is := func(targets ...error) bool {
 		for _, t := range targets {

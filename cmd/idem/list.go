@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/goidem/idem"
-	"github.com/goidem/idem/cmd/idem/internal/config"
 	"github.com/goidem/idem/cmd/idem/internal/view"
+	"github.com/goidem/idem/expiry"
 )
 
 // selection is the flags that select records.
@@ -28,7 +28,7 @@ type age time.Duration
 
 // Set implements pflag.Value.
 func (a *age) Set(text string) error {
-	d, err := config.ParseDuration(text)
+	d, err := expiry.ParseWindow(text)
 	if err == nil && d <= 0 {
 		err = fmt.Errorf("it must be positive")
 	}

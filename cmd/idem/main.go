@@ -75,7 +75,7 @@ itself.`,
 		}
 	}
 	group(groupRun, newRun(&store), newEach(&store), newKey())
-	group(groupLook, newGet(&store), newList(&store), newWatch(&store), newStats(&store), newDoctor(&store), newCheck(&store), newExport(&store))
+	group(groupLook, newGet(&store), newList(&store), newWatch(&store), newStats(&store), newDoctor(&store), newCheck(&store), newExport(&store), newPolicy())
 	group(groupMend, newResolve(&store), newForget(&store), newSweep(&store), newPrune(&store), newCompact(&store), newImport(&store))
 	root.AddCommand(newExitCodes(), newVersion(), newCompletion(), newMan())
 	return root

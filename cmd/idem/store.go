@@ -1,14 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/goidem/idem"
 	"github.com/goidem/idem/bolt"
-	"github.com/goidem/idem/cmd/idem/internal/config"
 	"github.com/goidem/idem/cmd/idem/internal/storage"
 )
 
@@ -21,7 +18,7 @@ var global struct {
 // openStore opens the store file in per-call mode: the file is open only while a
 // record is touched, so that many commands share it. create says whether a file
 // that does not exist is made. What o leaves open is taken from the file of
-// policies: the windows by operation. See policy for the rest.
+// policies: the windows by scope and outcome.
 func openStore(name string, create bool, o *idem.Options) (*idem.Store, error) {
 	mode := storage.Mend
 	if create {
@@ -72,24 +69,4 @@ func overFile(file *bolt.DB, o *idem.Options) (*idem.Store, error) {
 		with.Retention = policies.Retention
 	}
 	return idem.New(file, &with)
-}
-
-// loadPolicies reads the file that --config or IDEM_CONFIG names. Without one
-// there are no policies, and everything is the default.
-func loadPolicies() (*config.Config, error) {
-	path := cmp.Or(global.config, os.Getenv(config.Env))
-	if path == "" {
-		return nil, nil
-	}
-	return config.Load(path)
-}
-
-// policy is what the file of policies says about an operation. Lease and
-// OnAbandoned are zero where it says nothing; a flag that was given comes first.
-func policy(operation string) (config.Rule, error) {
-	policies, err := loadPolicies()
-	if err != nil {
-		return config.Rule{}, err
-	}
-	return policies.Rule(operation), nil
 }
