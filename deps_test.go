@@ -77,7 +77,7 @@ var importRules = []importRule{
 		why: "a driver knows the contract, never the core; what it shares with cockroach is in internal/pgstore"},
 	{pkg: "cockroach", may: []string{"backend", "internal"}, links: []string{"github.com/jackc/pgx", "github.com/cockroachdb"},
 		why: "a driver knows the contract, never the core; what it shares with postgres is in internal/pgstore"},
-	{pkg: "internal/pgstore", may: []string{"backend"}, links: []string{"github.com/jackc/pgx"},
+	{pkg: "internal/pgstore", may: []string{"backend", "internal/combine"}, links: []string{"github.com/jackc/pgx"},
 		why: "it is the half of two drivers, so it is held to the same rule"},
 
 	{pkg: "metrics", may: []string{".", "backend", "expiry"}, links: []string{"github.com/prometheus"},

@@ -207,20 +207,31 @@ func (w *writer) queued() (int, bool) {
 // gather waits for the callers that the last commit has released to come back
 // with their next op. Without it the callers split into two halves that take
 // turns for ever, and every commit carries half of what it could. It waits for a
-// number, not for a time: never for a lone caller, and never longer than an
-// eighth of what a commit costs.
+// number, not for a time: never for a lone caller, never longer than an eighth of
+// what a commit costs, and no longer than people keep coming, so that a disk that
+// stood still once does not make the writer burn a core.
 func (w *writer) gather() {
 	if w.released <= 1 {
 		return
 	}
-	start, limit := stopwatch(), w.lastCommit/8
-	for {
-		if n, closing := w.queued(); n >= w.released || closing || stopwatch().Sub(start) > limit {
+	start, limit := stopwatch(), min(w.lastCommit/8, gatherMost)
+	for seen, idle := 0, 0; idle < gatherLooks; idle++ {
+		n, closing := w.queued()
+		if n >= w.released || closing || stopwatch().Sub(start) > limit {
 			return
+		}
+		if n > seen {
+			seen, idle = n, 0
 		}
 		runtime.Gosched()
 	}
 }
+
+// Bounds of gather: in time, and in looks at the queue without an arrival.
+const (
+	gatherMost  = time.Millisecond
+	gatherLooks = 1024
+)
 
 // lends reports whether lent work is queued.
 func (w *writer) lends() bool {
