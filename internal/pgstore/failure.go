@@ -45,6 +45,7 @@ type Failure struct {
 	Code string // SQLSTATE; empty where the server did not answer
 	Sent bool   // bytes of the statement may have reached the server
 
+	login bool   // the server answered to the opening of a connection
 	stale bool   // the connection was dead before anything was sent on it
 	fatal bool   // the server ended the session with this answer
 	wrote bool   // what was sent changes something: set by [Failure.asMove]
@@ -79,7 +80,8 @@ func newFailure(ctx context.Context, err error, sent bool) error {
 	case errors.As(err, &state):
 		f.Code = state.SQLState()
 	}
-	if errors.As(err, &connect) || pgconn.SafeToRetry(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+	f.login = errors.As(err, &connect)
+	if f.login || pgconn.SafeToRetry(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
 		f.Sent = false
 		f.stale = sent && f.Code == ""
 	}
@@ -257,6 +259,9 @@ func (f *Failure) words() (what, right string) {
 		return "the server refused the login", "check role and password in the connection settings"
 	case "53":
 		return "the server has run out of a resource", ""
+	}
+	if f.login {
+		return "the server refused the connection", "check the connection settings"
 	}
 	return "the server refused the statement", ""
 }
