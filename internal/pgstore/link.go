@@ -39,6 +39,8 @@ type Link[Tx any] interface {
 	// Tx is what the caller's Work gets. Committing or rolling it back is refused
 	// where the type allows that.
 	Tx() Tx
+	// State tells, without a round trip, what the caller's Work left behind.
+	State() LinkState
 	// Do runs statements in order, in one round trip where the driver can. The first
 	// error stops it and leaves the transaction aborted.
 	Do(ctx context.Context, ss ...*Stmt) error
@@ -53,3 +55,15 @@ type Link[Tx any] interface {
 	// that cannot be reached rolls back by itself.
 	Rollback(ctx context.Context)
 }
+
+// LinkState is what became of a transaction.
+type LinkState int
+
+// The states of a transaction.
+const (
+	LinkUnclear LinkState = iota // the driver does not tell
+	LinkOpen
+	LinkAborted // a statement failed: only a roll-back, whole or to a savepoint, is left
+	LinkEnded   // committed or rolled back behind our back
+	LinkBroken  // its connection is gone
+)

@@ -33,6 +33,7 @@ type Store[Tx any] struct {
 	db  DB[Tx]
 	c   Config
 	sql texts
+	tx  txMode
 }
 
 // defaultLockWait is how long failing fast waits: long enough for a transaction
@@ -51,11 +52,17 @@ func New[Tx any](db DB[Tx], c Config) *Store[Tx] {
 	if c.LockWait <= 0 {
 		c.LockWait = defaultLockWait
 	}
-	return &Store[Tx]{db: db, c: c, sql: newTexts(c.Names, c.Dialect, c.Now)}
+	s := &Store[Tx]{db: db, c: c, sql: newTexts(c.Names, c.Dialect, c.Now)}
+	s.tx.sql = newTxTexts(c.Names, c.Dialect, c.Now, s.sql.seed)
+	return s
 }
 
 // Guarantees implements backend.Backend.
-func (s *Store[Tx]) Guarantees() backend.Guarantees { return s.c.Guarantees }
+func (s *Store[Tx]) Guarantees() backend.Guarantees {
+	g := s.c.Guarantees
+	g.Findings = append([]backend.Finding(nil), g.Findings...)
+	return g
+}
 
 // errAgain makes try begin again: another caller's move came in between.
 type errAgain struct{}

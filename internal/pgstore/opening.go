@@ -1,0 +1,187 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/goidem/idem/backend"
+)
+
+// opening is the reserve inside a transaction: what its first round trip found.
+type opening struct {
+	row
+	fresh bool
+	seed  int64
+	lock  string // the lock_timeout that the transaction came with
+	time  time.Time
+}
+
+// holding is an attempt that owns its key in an open transaction. The row says
+// uncertain until the completion (R19): committed too early, it is no licence to run
+// again.
+type holding struct {
+	rec backend.Record // as the caller's function sees it: in flight
+	rev int32
+	now time.Time
+	in  bool // in a transaction of the caller
+}
+
+// open returns the statements of the first round trip. A plain reserve is one
+// statement, with its lock timeout in it; a takeover looks first.
+func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, o *opening) []*Stmt {
+	*o = opening{}
+	if r.TakeOver != 0 {
+		return []*Stmt{
+			{SQL: s.tx.sql.clock, Row: func(sc Scanner) error { return sc.Scan(&o.time, &o.seed, &o.lock) }},
+			{SQL: s.sql.get, Args: []any{token(r.ID.Sum())}, Row: func(sc Scanner) (err error) {
+				o.row, err = scanRow(sc, r.ID)
+				return err
+			}},
+		}
+	}
+	window := r.KnownFor
+	if r.ReplayFor > 0 {
+		window = min(window, r.ReplayFor)
+	}
+	args := []any{
+		token(r.ID.Sum()), r.ID.Tenant, r.ID.Operation, r.ID.Key, token(r.Owner), int16(r.OnAbandoned),
+		bytesOrNull(r.Fingerprint), r.Holder.Host, int64(r.Holder.PID), null(r.Holder.Started),
+		micros(r.TTL), micros(r.TTL) + micros(window),
+	}
+	reserve := &Stmt{SQL: s.tx.sql.reserve}
+	if !s.c.Dialect.SettingInStatement {
+		reserve.Args = args
+		reserve.Row = func(sc Scanner) (err error) {
+			o.row, err = scanRow(sc, r.ID, &o.fresh)
+			return err
+		}
+		return []*Stmt{setLocal(waitText(wait)), reserve, setLocal("")}
+	}
+	reserve.Args = append(args, waitText(wait))
+	reserve.Row = func(sc Scanner) (err error) {
+		o.row, err = scanRow(trailing{sc, &o.lock}, r.ID, &o.fresh)
+		return err
+	}
+	return []*Stmt{reserve}
+}
+
+// trailing scans one column after those that are asked for.
+type trailing struct {
+	Scanner
+	dest any
+}
+
+func (t trailing) Scan(dest ...any) error { return t.Scanner.Scan(append(dest, t.dest)...) }
+
+// setLocal sets the lock timeout as a statement of its own, where it cannot be part of
+// another; empty puts the session's own back.
+func setLocal(wait string) *Stmt {
+	if wait == "" {
+		return plain(`SET LOCAL lock_timeout = DEFAULT`)
+	}
+	return plain(fmt.Sprintf(`SET LOCAL lock_timeout = '%s'`, wait))
+}
+
+// limited is w with a lock timeout that is put back afterwards.
+func (s *Store[Tx]) limited(w *Stmt, wait time.Duration, o *opening) []*Stmt {
+	if !s.c.Dialect.SettingInStatement {
+		return []*Stmt{setLocal(waitText(wait)), w, setLocal("")}
+	}
+	return []*Stmt{lockTimeout(waitText(wait)), w, lockTimeout(o.lock)}
+}
+
+// take turns the opening into a holding, or into an answer without one; wrote says
+// that the answer comes with a change, which has to be committed (a hold). errAgain:
+// another move came in between, and only a new snapshot shows it.
+func (s *Store[Tx]) take(ctx context.Context, l Link[Tx], r *backend.ReserveRequest, wait time.Duration, o *opening) (h *holding, res backend.Reservation, wrote bool, err error) {
+	if o.fresh {
+		rec := o.rec
+		rec.State = backend.InFlight
+		if r.OnAbandoned == backend.Rerun {
+			rec.KnownUntil = rec.LeaseUntil.Add(r.KnownFor)
+		}
+		return &holding{rec: rec, rev: o.rev, now: o.now}, res, false, nil
+	}
+	if o.rec.State == 0 {
+		if r.TakeOver == 0 {
+			return nil, res, false, errAgain{}
+		}
+		o.now = o.time.UTC()
+	}
+	step, res, err := r.Apply(o.rec, o.now, uint64(max(o.seed, 0)))
+	if err != nil || !step.Changed && res.Outcome != backend.Acquired {
+		return nil, res, false, err
+	}
+	// What was read with its time ("the lease is over") holds until rev changes, and
+	// the write finds that out.
+	next := step.Next
+	var sweep any
+	if res.Outcome == backend.Acquired {
+		if step.Changed {
+			sweep = s.takeOverSweep(r, &next)
+		}
+		next.State, next.KnownUntil = backend.Uncertain, time.Time{}
+	}
+	w := s.sql.writeStmt(&o.row, &next, sweep)
+	var stmts []*Stmt
+	if r.TakeOver == 0 {
+		// The savepoint of the first round trip stands before this write.
+		stmts = append(stmts, plain(releaseWork))
+	}
+	stmts = append(append(stmts, s.limited(w, wait, o)...), plain(setWork))
+	if err := l.Do(ctx, stmts...); err != nil {
+		return nil, res, false, err
+	}
+	if w.Count == 0 {
+		return nil, res, false, errAgain{}
+	}
+	if res.Outcome != backend.Acquired {
+		return nil, res, true, nil
+	}
+	return &holding{rec: step.Next, rev: o.rev + 1, now: o.now}, res, false, nil
+}
+
+// outcome returns the statements that store what Work wants stored; rec is filled in
+// when they have run, with the server's time.
+func (s *Store[Tx]) outcome(h *holding, done backend.Completion) (ss []*Stmt, rec *backend.Record, err error) {
+	c := backend.CompleteRequest{
+		Ref: h.rec.Ref, State: done.State, Body: done.Body,
+		ReplayFor: roundUp(done.ReplayFor), KnownFor: roundUp(done.KnownFor),
+	}
+	if err := c.Validate(); err != nil {
+		return nil, nil, err
+	}
+	rec = new(backend.Record)
+	st := &Stmt{Args: []any{token(c.ID.Sum()), token(c.Owner), h.rev}}
+	st.Row = func(sc Scanner) error {
+		var now time.Time
+		var one int64
+		if err := sc.Scan(&now, &one); err != nil {
+			return err
+		}
+		_, next, err := c.Apply(h.rec, now.UTC())
+		*rec = next
+		return err
+	}
+	x := &s.tx.sql
+	switch {
+	case c.State == backend.Uncertain && h.in:
+		st.SQL = x.holdIn
+	case c.State == backend.Uncertain:
+		st.SQL = x.hold
+	case h.in:
+		st.SQL = x.settleIn
+	default:
+		st.SQL = x.settle
+	}
+	if c.State == backend.Uncertain {
+		st.Args = append(st.Args, bytesOrNull(c.Body))
+	} else {
+		st.Args = append(st.Args, int16(c.State), bytesOrNull(c.Body), micros(c.ReplayFor), micros(c.KnownFor))
+	}
+	if done.Undo {
+		ss = append(ss, plain(undoWork))
+	}
+	return append(ss, st), rec, nil
+}

@@ -1,0 +1,95 @@
+package pgstore
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/goidem/idem/backend"
+)
+
+const (
+	codeAborted  = "25P02" // the transaction is aborted; also our name for a COMMIT that rolled back
+	codeDivision = "22012" // a statement below found no row, see [newTxTexts]
+
+	codeNoSavepoint   = "3B001"
+	codeNoTransaction = "25P01"
+)
+
+// txTexts are the statements of transactional mode, built once for each store.
+type txTexts struct {
+	reserve string // see openPlain
+	clock   string // now, seed, lock_timeout
+	lock    string // $1 id: columns, now; locks the row
+	claim   string // $1 id, $2 owner: an attempt's record turns uncertain
+	touch   string // $1 id, $2 owner
+	// settle and hold write the outcome, see completeStmt; the ones ending in In are
+	// for a transaction of the caller.
+	settle, settleIn string
+	hold, holdIn     string
+}
+
+// newTxTexts builds them.
+//
+// A statement that is to keep the COMMIT behind it in the same round trip from
+// happening must fail: the server skips what follows an error, and nothing else. An
+// UPDATE that finds no row does not fail, so its rows are counted and one is divided
+// by the count.
+func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
+	set, reset, same := "", "", ""
+	if d.SettingInStatement {
+		// Set before the INSERT waits, put back after it: what the caller's function
+		// does afterwards waits as long as its own settings say.
+		set = `, current_setting('lock_timeout') AS old, set_config('lock_timeout', $13::text, true) AS set`
+		reset = `, set_config('lock_timeout', c.old, true)`
+		// The row was written by this very transaction. A function that has committed or
+		// rolled back and begun another one is found out here (R19).
+		same = ` AND r.xmin = pg_current_xact_id()::xid`
+	}
+	of := func(alias string) string { return alias + "." + strings.ReplaceAll(columns, ", ", ", "+alias+".") }
+	one := func(update, same string) string {
+		return fmt.Sprintf(`WITH u AS (UPDATE %s r SET rev = rev + 1, %s FROM (SELECT %s AS now) c `+
+			`WHERE r.id = $1::uuid AND r.owner = $2::uuid AND r.rev = $3::int4 AND r.state = %d%s RETURNING c.now) `+
+			`SELECT max(u.now), 1 / count(*) FROM u`, n.Records, update, now, backend.Uncertain, same)
+	}
+	const settle = `state = $4::int2, body = $5::bytea, holder_host = '', holder_pid = 0, holder_started = NULL, lease_until = NULL, completed_at = c.now, ` +
+		`replay_until = c.now + $6::int8 * interval '1 microsecond', known_until = c.now + $7::int8 * interval '1 microsecond'`
+	const hold = `body = $4::bytea, known_until = NULL`
+	return txTexts{
+		// NOT EXISTS keeps a replay from writing anything; ON CONFLICT decides a race.
+		// No row at all: another transaction's row, committed after this snapshot.
+		reserve: fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %[1]s AS now%[2]s), `+
+			`cur AS MATERIALIZED (SELECT %[3]s FROM %[4]s WHERE id = $1::uuid), `+
+			`ins AS (INSERT INTO %[4]s (id, %[3]s, sweep_after) `+
+			`SELECT $1::uuid, $2::text, $3::text, $4::text, %[5]d, 1, %[6]d, $5::uuid, %[7]s, 1, false, $6::int2, `+
+			`$7::bytea, $8::text, $9::int8, $10::timestamptz, c.now, c.now + $11::int8 * interval '1 microsecond', NULL, NULL, NULL, `+
+			`'', NULL, c.now + $12::int8 * interval '1 microsecond' FROM c WHERE NOT EXISTS (SELECT FROM cur) `+
+			`ON CONFLICT (id) DO NOTHING RETURNING %[3]s) `+
+			`SELECT true, %[8]s, c.now%[10]s FROM ins, c UNION ALL SELECT false, %[9]s, c.now%[10]s FROM cur, c`,
+			now, set, columns, n.Records, rowFormat, backend.Uncertain, seed, of("ins"), of("cur"), reset),
+		clock:    fmt.Sprintf(`SELECT %s, %s, current_setting('lock_timeout')`, now, seed),
+		lock:     fmt.Sprintf(`SELECT %s, %s FROM %s WHERE id = $1::uuid FOR UPDATE`, columns, now, n.Records),
+		claim:    fmt.Sprintf(`UPDATE %s SET rev = rev + 1, state = %d, known_until = NULL WHERE id = $1::uuid AND owner = $2::uuid AND state IN (%d, %d)`, n.Records, backend.Uncertain, backend.InFlight, backend.Uncertain),
+		touch:    fmt.Sprintf(`UPDATE %s SET rev = rev + 1 WHERE id = $1::uuid AND owner = $2::uuid`, n.Records),
+		settle:   one(settle, same),
+		settleIn: one(settle, ""),
+		hold:     one(hold, same),
+		holdIn:   one(hold, ""),
+	}
+}
+
+// The savepoints: what the caller's function does after the reserve can be undone
+// alone (R17), and all that idem does in a transaction of the caller's (R21).
+//
+// Undoing everything instead, and storing the outcome in a second transaction, would
+// let the key go in between: a duplicate that waits behind the row would become its
+// owner, and run a function whose last run may have taken effect outside.
+const (
+	setWork     = `SAVEPOINT idem_fn`
+	undoWork    = `ROLLBACK TO SAVEPOINT idem_fn`
+	releaseWork = `RELEASE SAVEPOINT idem_fn`
+	setJoin     = `SAVEPOINT idem_join`
+	undoJoin    = `ROLLBACK TO SAVEPOINT idem_join`
+	releaseJoin = `RELEASE SAVEPOINT idem_join`
+)
+
+func plain(sql string) *Stmt { return &Stmt{SQL: sql} }
