@@ -103,7 +103,7 @@ func (s *session) collect(st step) (bool, error) {
 			done = st.want == 'E'
 		case *pgproto3.CommandComplete:
 			return s.complete(st, string(m.CommandTag)), nil
-		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus, *pgproto3.NotificationResponse:
+		case *pgproto3.ParameterStatus, *pgproto3.NotificationResponse:
 			show = true
 		}
 		if show {

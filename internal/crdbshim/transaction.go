@@ -136,7 +136,7 @@ func (s *session) release(st *statement, run func(step)) error {
 
 // sync ends a pipeline, and with it an implicit transaction.
 func (s *session) sync() error {
-	if s.syncFault == nil && !s.shim.faults.armed() {
+	if s.syncFault == nil && !s.rollbackAtSync && !s.shim.faults.armed() {
 		s.fe.Send(&pgproto3.Sync{})
 		var status byte
 		err := s.exchange(func() (err error) {
