@@ -41,7 +41,7 @@ func lossy(t *testing.T) (*proxy, *Store, *idem.Store) {
 }
 
 var (
-	pay  = idem.Scope{Operation: "pay"}            // lint:const a fixture
+	pay  = idem.Scope{Operation: "pay"}             // lint:const a fixture
 	hash = idem.FingerprintBytes([]byte("100 EUR")) // lint:const a fixture
 )
 

@@ -62,8 +62,8 @@ end
 `
 
 // completeLua is CompleteRequest.Apply. ARGV: identity, owner, state, replay and
-// dedup window, body in the record, its checksum, value of the body's own key. Done
-// answers the record without identity and body, which the caller has.
+// dedup window, body in the record, its checksum, body for a key of its own, which gets
+// the fence in front. Done answers the record without identity and body, which the caller has.
 const completeLua = loadLua + `
 if state == 0 or state == 5 or string.sub(v, 17, 32) ~= ARGV[2] then return 1 end
 local to = tonumber(ARGV[3])
@@ -175,7 +175,7 @@ end
 local n = string.sub(ARGV[5], 1, 32) .. struct.pack('<i8i8i8i8', times[1], times[2], times[3], times[4]) .. string.sub(ARGV[5], 65)
 local soonest = math.floor(now / 1000) + 1
 if ARGV[8] ~= '' then
-  redis.call('SET', KEYS[2], string.sub(v, 9, 16) .. ARGV[8], 'PXAT', math.max(math.floor(times[3] / 1000), soonest))
+  redis.call('SET', KEYS[2], ARGV[8], 'PXAT', math.max(math.floor(times[3] / 1000), soonest))
 else
   redis.call('DEL', KEYS[2])
 end
