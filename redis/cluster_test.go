@@ -26,7 +26,7 @@ func short(fresh func(tb testing.TB) *backendtest.Harness) func(tb testing.TB) *
 	names := []string{
 		"/R01/OneWinnerAmongManyReserves", "/R01/OneTakeOverOfTheSameFence", "/R04/FenceGrowsAfterCleanUp", "/R05/ListComparesScopesAsTheyAre",
 		"/R05/ListShowsEveryRecordOnce", "/R06/TakeOverOfFreeRecords", "/R12/CompleteIsAccepted", "/R12/CompleteByAStrangerChangesNothing",
-		"/R15/BytesComeBackAsTheyWere", "/R22/AfterTheReplayWindowOnlyTheBodyIsGone", "/Model/",
+		"/R15/BytesComeBackAsTheyWere", "/R22/AfterTheReplayWindowOnlyTheBodyIsGone",
 	}
 	return func(tb testing.TB) *backendtest.Harness {
 		for _, name := range names {

@@ -2,19 +2,29 @@ package redis
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"github.com/goidem/idem/backend"
 	"github.com/goidem/idem/backend/backendtest"
 	"github.com/goidem/idem/internal/testdb"
 )
 
-func TestMain(m *testing.M) { testdb.Main(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The suite mostly waits, because nobody can move the server's clock: more of it
+	// runs at once than there are processors.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	testdb.Main(m, func() error { return goleak.Find() })
+}
 
 // prefixes gives every test keys of its own on the shared server.
 //
@@ -54,8 +64,8 @@ func harness(client redis.UniversalClient, after func(tb testing.TB, s *Store)) 
 				return &s
 			},
 			Advance:             time.Sleep,
-			Tick:                2 * time.Millisecond,
-			Unit:                200 * time.Millisecond,
+			Tick:                5 * time.Millisecond,
+			Unit:                300 * time.Millisecond,
 			MaxAdvance:          5 * time.Second,
 			Parallel:            true,
 			FenceOutlivesRecord: true,
