@@ -23,6 +23,10 @@ type call struct {
 	sent  time.Time // when req was sent last, on the holder's clock
 	o     callOptions
 	joins bool // ExecuteIn: the transaction is the caller's
+	timed bool // it is known when the key was issued
+	// taken is when the abandoned attempt began that this call takes over, if it was
+	// the first on the key; see judge.
+	taken time.Time
 
 	retain struct{ completed, failed, abandoned expiry.Retention }
 }
@@ -61,18 +65,11 @@ func (c *call) check(ctx context.Context, result reflect.Type) error {
 		}
 	}
 	retention := c.s.o.Retention
-	for _, r := range [...]struct {
-		into    *expiry.Retention
-		outcome State
-	}{
-		{&c.retain.completed, StateCompleted},
-		{&c.retain.failed, StateFailed},
-		{&c.retain.abandoned, StateInFlight},
-	} {
-		*r.into = retention(c.scope, r.outcome)
-		if err := r.into.Validate(); err != nil {
-			return fmt.Errorf("%w: %v, %v: %w", ErrInvalidOption, c.scope, r.outcome, err)
-		}
+	c.retain.completed = retention.For(c.id, StateCompleted)
+	c.retain.failed = retention.For(c.id, StateFailed)
+	c.retain.abandoned = retention.For(c.id, StateInFlight)
+	if err := c.checkIssued(); err != nil {
+		return err
 	}
 	if err := c.s.checkNesting(ctx, c.scope, c.id, c.joins); err != nil {
 		return err
@@ -187,6 +184,7 @@ func (c *call) existing(ctx context.Context, g *grant) (again bool, err error) {
 	if rec.State == StateOpen || rec.Expired(g.now) {
 		// What RecoverWith found about an earlier attempt says nothing about this one.
 		req.TakeOver, req.Recovered, g.found, g.value = rec.Fence, false, false, nil
+		c.taken = time.Time{}
 		return true, nil
 	}
 	switch rec.State {
@@ -213,7 +211,10 @@ func (c *call) existing(ctx context.Context, g *grant) (again bool, err error) {
 		}
 		req.Recovered, g.found, g.value = true, applied, value
 	}
-	req.TakeOver = rec.Fence
+	req.TakeOver, c.taken = rec.Fence, time.Time{}
+	if rec.Attempt == 1 {
+		c.taken = rec.ReservedAt
+	}
 	return true, nil
 }
 

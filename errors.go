@@ -32,7 +32,11 @@ var (
 	// ErrResultUnavailable: the operation took effect, but its result could not be
 	// stored (too large, or refused by the codec).
 	ErrResultUnavailable = errors.New("idem: result was not storable")
-	// ErrInvalidKey: scope or key break the limits; nothing was stored.
+	// ErrKeyExpired: the key is older than records are kept. Whether it was used
+	// cannot be known any more; the operation was not run. See [IssuedAt].
+	ErrKeyExpired = errors.New("idem: key has expired")
+	// ErrInvalidKey: scope or key break the limits, or the key does not say when it
+	// was issued although its operation declares so; nothing was stored.
 	ErrInvalidKey = backend.ErrInvalidKey
 	// ErrNoFingerprint: the zero Fingerprint was passed; use NoFingerprint to go
 	// without one on purpose.
@@ -272,7 +276,7 @@ func Advise(err error) Advice {
 		return false
 	}
 	switch {
-	case is(ErrUnresolved, ErrCorruptRecord, ErrUnknownVersion): // first: it may wrap any other
+	case is(ErrUnresolved, ErrCorruptRecord, ErrUnknownVersion, ErrKeyExpired): // first: it may wrap any other
 		return AdviceAsk
 	case is(ErrOutcomeUnknown): // whatever its cause looks like
 		return AdviceRetry

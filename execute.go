@@ -109,6 +109,12 @@ func (c *call) reserve(ctx context.Context, r *backend.ReserveRequest) (backend.
 		c.withdraw(ctx, r.Ref)
 		return res, &callError{sentinel: ErrUnavailable, scope: c.scope, reason: "the key was granted too late to be used; nothing was run"}
 	}
+	if res.Outcome == backend.Acquired {
+		if err := c.judge(&res.Record, res.Now); err != nil {
+			c.forgetLate(ctx, &res.Record)
+			return res, err
+		}
+	}
 	return res, nil
 }
 

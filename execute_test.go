@@ -688,8 +688,6 @@ func TestStoreMoves(t *testing.T) {
 		if err := s.store.Resolve(ctx, scope, "uncertain", get("uncertain").Fence, idem.Applied("x", strings.Repeat("e", 1025))); !errors.Is(err, backend.ErrInvalidRequest) || idem.Advise(err) != idem.AdviceChange {
 			t.Errorf("long evidence: %v", err)
 		}
-		bad := s.open(&idem.Options{Retention: keep(0, 0)})
-		wantOnly(t, bad.Resolve(ctx, scope, "uncertain", get("uncertain").Fence, idem.Applied("x", "y")), idem.ErrInvalidOption)
 
 		wantOnly(t, s.store.Forget(ctx, scope, "live", get("live").Fence, nil), idem.ErrInFlight)
 		wantOnly(t, s.store.Forget(ctx, scope, "live", get("live").Fence, &idem.ForgetOptions{}), idem.ErrInFlight)

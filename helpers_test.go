@@ -244,10 +244,12 @@ func (r *recorder) count(phase, outcome string) int {
 }
 
 // keep returns a retention that is the same for every scope and outcome.
-func keep(replay, dedup time.Duration) func(idem.Scope, idem.State) expiry.Retention {
-	return func(idem.Scope, idem.State) expiry.Retention {
-		return expiry.Retention{Replay: replay, Dedup: dedup}
+func keep(replay, dedup time.Duration) *expiry.Policy {
+	p, err := expiry.Fixed(expiry.Retention{Replay: replay, Dedup: dedup})
+	if err != nil {
+		panic(err)
 	}
+	return p
 }
 
 // wantRan, wantReplayed and wantErr check one answer.
@@ -279,7 +281,7 @@ func wantOnly(t *testing.T, err, target error) {
 	for _, s := range []error{
 		idem.ErrInFlight, idem.ErrFingerprintMismatch, idem.ErrLeaseLost, idem.ErrOutcomeUnknown, idem.ErrUnresolved,
 		idem.ErrUnavailable, idem.ErrCorruptRecord, idem.ErrUnknownVersion, idem.ErrResultExpired, idem.ErrResultUnavailable,
-		idem.ErrInvalidKey, idem.ErrNoFingerprint, idem.ErrInvalidOption, idem.ErrNotFound, idem.ErrStale, idem.ErrNested, idem.ErrRetryTransaction,
+		idem.ErrInvalidKey, idem.ErrNoFingerprint, idem.ErrInvalidOption, idem.ErrNotFound, idem.ErrStale, idem.ErrNested, idem.ErrRetryTransaction, idem.ErrKeyExpired,
 	} {
 		if got, want := errors.Is(err, s), s == target; got != want {
 			t.Errorf("error %q: matches %q: %v, want %v", err, s, got, want)

@@ -39,8 +39,8 @@ const (
 // Defaults of [Options].
 const (
 	DefaultLeaseTTL = 30 * time.Second
-	DefaultReplay   = 24 * time.Hour
-	DefaultDedup    = 7 * 24 * time.Hour
+	DefaultReplay   = expiry.DefaultReplay
+	DefaultDedup    = expiry.DefaultDedup
 )
 
 // minLease keeps a lease well above the time that one move takes, so that a
@@ -50,12 +50,10 @@ const minLease = 10 * time.Millisecond
 // Options change how a Store works. The zero value is the default; a nil
 // *Options means the same.
 type Options struct {
-	// Retention says how long a settled key is remembered, by scope and outcome:
-	// StateCompleted, StateFailed, or StateInFlight for an abandoned attempt under
-	// Rerun, whose Dedup counts from the end of its lease. It must be fast and is
-	// called before fn runs. Nil means DefaultReplay and DefaultDedup. Failures
-	// are replayed for the whole dedup window whatever Replay says.
-	Retention func(scope Scope, outcome State) expiry.Retention
+	// Retention says how long a settled key is remembered, by scope and outcome, and
+	// which operations' keys carry the time they were issued. Nil means DefaultReplay
+	// and DefaultDedup for everything.
+	Retention *expiry.Policy
 	// Codec turns results into bytes and back; nil means JSON().
 	Codec Codec
 	// Observer is told what happens; nil means nobody is.
@@ -74,11 +72,6 @@ type Options struct {
 
 // complete fills in the defaults and refuses what makes no sense.
 func (o *Options) complete() error {
-	if o.Retention == nil {
-		o.Retention = func(Scope, State) expiry.Retention {
-			return expiry.Retention{Replay: DefaultReplay, Dedup: DefaultDedup}
-		}
-	}
 	if o.Codec == nil {
 		o.Codec = JSON()
 	}
@@ -113,6 +106,7 @@ type callOptions struct {
 	find        func(context.Context) (any, bool, error)
 	finds       reflect.Type
 	parallel    int
+	issued      time.Time
 }
 
 // A TxOption changes one call in any mode, transactions included.
@@ -149,6 +143,15 @@ func (f allOption) applyAll(o *callOptions) { f(o) }
 // fails with ErrInFlight. Zero means not at all.
 func Wait(max time.Duration) TxOption {
 	return txOption(func(o *callOptions) { o.wait = max })
+}
+
+// IssuedAt says when the key was issued, by the clock of whoever issued it. A key
+// without a record that is older than the shortest dedup window that ever applied
+// is refused with ErrKeyExpired: it may have been used and forgotten. Where the key
+// says itself when it was issued ([expiry.Rule.Issued]), the earlier time counts.
+// The zero time means that it is not known.
+func IssuedAt(t time.Time) TxOption {
+	return txOption(func(o *callOptions) { o.issued = t })
 }
 
 // LeaseTTL sets the length of the lease, at least 10 ms.

@@ -189,10 +189,7 @@ func (s *Store) Resolve(ctx context.Context, scope Scope, key Key, fence uint64,
 	}
 	req := backend.ResolveRequest{ID: id, Fence: fence, Applied: r.applied, Evidence: r.evidence}
 	if r.applied {
-		keep := s.o.Retention(scope, StateCompleted)
-		if err := keep.Validate(); err != nil {
-			return fmt.Errorf("%w: %v: %w", ErrInvalidOption, scope, err)
-		}
+		keep := s.o.Retention.For(id, StateCompleted)
 		req.Body = s.encodeResult(id, r.result)
 		req.ReplayFor, req.KnownFor = keep.Replay, keep.Dedup
 		if noBody(r.result) {

@@ -259,6 +259,9 @@ func (w *txWork[T, Tx]) run(ctx context.Context, tx Tx, res backend.Reservation)
 	w.value, w.failed, w.uncertain, w.number = none, nil, nil, res.Record.Attempt
 	attempt := w.attempt
 	if attempt == nil {
+		if err := c.judge(&res.Record, res.Now); err != nil {
+			return backend.Completion{}, &workError{err: err}
+		}
 		made := c.attempt(&res.Record, nil)
 		attempt = &made
 	}

@@ -208,7 +208,10 @@ func runEach(cmd *cobra.Command, storeName string, o *eachFlags, name string, ar
 // open opens the store: for this call alone, unless it is to be shared. done closes
 // it.
 func (o *eachFlags) open(name string) (s *idem.Store, done func() error, err error) {
-	options := o.options(!o.keepOutput)
+	options, err := o.options(!o.keepOutput)
+	if err != nil {
+		return nil, nil, err
+	}
 	if o.shared {
 		s, err = openStore(name, true, options)
 		return s, func() error { return nil }, err

@@ -93,25 +93,28 @@ func (o *execFlags) complete(cmd *cobra.Command) ([]idem.CallOption, error) {
 
 // options are those of the store: the windows, where a flag sets them. bare says
 // that only a status is kept, which is replayed as long as the key is known.
-func (o *execFlags) options(bare bool) *idem.Options {
+func (o *execFlags) options(bare bool) (*idem.Options, error) {
 	if o.replayFor == 0 && o.knownFor == 0 && !bare {
-		return nil
+		return nil, nil
 	}
-	return &idem.Options{Retention: func(scope idem.Scope, outcome idem.State) expiry.Retention {
-		r := o.policies.Retention(scope, outcome)
-		replay, known := r.Replay, r.Dedup
-		if o.knownFor > 0 {
-			known = time.Duration(o.knownFor)
-			replay = min(replay, known)
-		}
-		if o.replayFor > 0 {
-			replay = time.Duration(o.replayFor)
-			known = max(known, replay)
-		} else if bare {
-			replay = known
-		}
-		return expiry.Retention{Replay: replay, Dedup: known}
-	}}
+	r := o.policies.Policy().Rule(config.ID(o.scope))
+	r.Tenant, r.Operation, r.Preset = o.scope.Tenant, o.scope.Operation, ""
+	if o.knownFor > 0 {
+		known := time.Duration(o.knownFor)
+		r.Dedup, r.Failed, r.Abandoned = known, known, known
+		r.Replay = min(r.Replay, known)
+	}
+	if o.replayFor > 0 {
+		r.Replay = time.Duration(o.replayFor)
+		r.Dedup = max(r.Dedup, r.Replay)
+	} else if bare {
+		r.Replay = r.Dedup
+	}
+	policy, err := expiry.New(r)
+	if err != nil {
+		return nil, &usageError{err: fmt.Errorf("%w; nothing was run", err), hint: "idem policy explain"}
+	}
+	return &idem.Options{Retention: policy}, nil
 }
 
 // requireFlags refuses a call without the flags that name the intent.

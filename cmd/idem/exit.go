@@ -57,7 +57,7 @@ func exitCodes() []exitCode {
 		{exitStale, "the record is not, or no longer, the one to change; nothing was changed", "idem get, and decide again"},
 		{exitGone, "it happened; its result is not kept any more", "nothing: do not run it again"},
 		{exitInFlight, "somebody is running it; nothing was run or changed", "the same call later, or --wait"},
-		{exitUnresolved, "nobody knows whether it happened; nothing was run", "find out, then idem resolve"},
+		{exitUnresolved, "nobody knows whether it happened, or the key is too old to tell; nothing was run", "find out, then idem resolve, or another key"},
 		{exitConfig, "the file of policies is wrong, or the store promises less than required; nothing was run", "mend what the message names"},
 		{exitTimeout, "the command was stopped after --timeout; the key is free, what it had done by then stays done", "the same call again, with more time"},
 		{exitNoCommand, "the command could not be started; the key is free", "check the command"},
@@ -169,7 +169,7 @@ func exitStatus(err error) int {
 		return exitInFlight
 	case is(idem.ErrFingerprintMismatch):
 		return exitMismatch
-	case is(idem.ErrUnresolved, idem.ErrOutcomeUnknown):
+	case is(idem.ErrUnresolved, idem.ErrOutcomeUnknown, idem.ErrKeyExpired):
 		return exitUnresolved
 	case is(idem.ErrResultExpired, idem.ErrResultUnavailable):
 		return exitGone

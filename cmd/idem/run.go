@@ -126,7 +126,11 @@ func runOnce(cmd *cobra.Command, storeName string, o *runFlags, args []string) e
 	if err := o.fingerprint(spec); err != nil {
 		return err
 	}
-	s, err := openStore(storeName, true, o.options(o.noOutput))
+	options, err := o.options(o.noOutput)
+	if err != nil {
+		return err
+	}
+	s, err := openStore(storeName, true, options)
 	if err != nil {
 		return err
 	}

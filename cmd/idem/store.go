@@ -66,7 +66,7 @@ func overFile(file *bolt.DB, o *idem.Options) (*idem.Store, error) {
 		with = *o
 	}
 	if with.Retention == nil {
-		with.Retention = policies.Retention
+		with.Retention = policies.Policy()
 	}
 	return idem.New(file, &with)
 }

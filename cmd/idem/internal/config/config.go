@@ -42,13 +42,12 @@ func (c *Config) Settings(scope idem.Scope) policyfile.Settings {
 	return c.file.Settings(ID(scope))
 }
 
-// Retention is the windows of a scope, for idem.Options.
-func (c *Config) Retention(scope idem.Scope, outcome idem.State) expiry.Retention {
-	var p *expiry.Policy
-	if c != nil {
-		p = c.file.Policy()
+// Policy is what the file says about retention, for idem.Options; nil without one.
+func (c *Config) Policy() *expiry.Policy {
+	if c == nil {
+		return nil
 	}
-	return p.For(ID(scope), outcome)
+	return c.file.Policy()
 }
 
 // ID is a scope as package expiry asks for it.

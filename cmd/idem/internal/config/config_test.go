@@ -47,7 +47,7 @@ func TestTheMostSpecificRuleCountsAlone(t *testing.T) {
 		{idem.Scope{Operation: "billing.close"}, expiry.Retention{Replay: 12 * time.Hour, Dedup: 12 * time.Hour}, policyfile.Settings{OnAbandoned: idem.Hold}},
 		{idem.Scope{Tenant: "acme", Operation: "billing.close"}, expiry.Retention{Replay: day, Dedup: 3 * day}, policyfile.Settings{Lease: 2 * time.Minute}},
 	} {
-		if got := c.Retention(tt.scope, idem.StateCompleted); got != tt.keep {
+		if got := c.Policy().For(ID(tt.scope), idem.StateCompleted); got != tt.keep {
 			t.Errorf("%v: %+v, want %+v", tt.scope, got, tt.keep)
 		}
 		if got := c.Settings(tt.scope); got != tt.set {
@@ -60,7 +60,7 @@ func TestWithoutAFileEverythingIsTheDefault(t *testing.T) {
 	t.Parallel()
 	var none *Config
 	want := expiry.Retention{Replay: idem.DefaultReplay, Dedup: idem.DefaultDedup}
-	if got := none.Retention(idem.Scope{Operation: "x"}, idem.StateCompleted); got != want {
+	if got := none.Policy().For(ID(idem.Scope{Operation: "x"}), idem.StateCompleted); got != want {
 		t.Errorf("%+v", got)
 	}
 	if got := none.Settings(idem.Scope{Operation: "x"}); got != (policyfile.Settings{}) {
