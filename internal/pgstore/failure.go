@@ -48,6 +48,7 @@ type Failure struct {
 	login bool   // the server answered to the opening of a connection
 	stale bool   // the connection was dead before anything was sent on it
 	fatal bool   // the server ended the session with this answer
+	row   bool   // what was waited for was another transaction's row
 	wrote bool   // what was sent changes something: set by [Failure.asMove]
 	cause string // our words, where there is no code
 	ctx   error  // the context's error, where that was the reason
@@ -72,6 +73,9 @@ func newFailure(ctx context.Context, err error, sent bool) error {
 	switch {
 	case errors.As(err, &pg):
 		f.Code = pg.Code
+		// A wait for a row has a context in every language. Without one, it was for
+		// something short: the lock under which a table grows, as a rule.
+		f.row = pg.Where != ""
 		severity := pg.SeverityUnlocalized
 		if severity == "" {
 			severity = pg.Severity
@@ -132,6 +136,14 @@ func isRetry(err error) bool {
 
 // isLockTimeout reports whether another transaction held a lock for too long.
 func isLockTimeout(err error) bool { return code(err) == codeLockTimeout }
+
+// isRowLocked reports a lock timeout that was spent waiting for a row. lock_timeout
+// counts for every lock, that under which a table grows included, and on a busy
+// machine a short one runs out there, too: such a statement is to be sent again.
+func isRowLocked(err error) bool {
+	var f *Failure
+	return errors.As(err, &f) && f.Code == codeLockTimeout && f.row
+}
 
 // isUnique reports a violated unique constraint.
 func isUnique(err error) bool { return code(err) == codeUnique }

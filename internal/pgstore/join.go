@@ -30,9 +30,16 @@ func (s *Store[Tx]) Join(ctx context.Context, tx Tx, r backend.ReserveRequest, w
 	l := s.db.Adopt(tx)
 	for range joinTries {
 		res, err = s.joinOnce(ctx, l, &r, wait, work)
-		if _, ok := err.(errAgain); !ok {
+		switch {
+		case isLockTimeout(err) && (isRowLocked(err) || !s.c.Dialect.SettingInStatement):
+			return backend.Reservation{Outcome: backend.Busy}, nil
+		case isLockTimeout(err): // of a lock that has nothing to do with the key
+		case err != error(errAgain{}):
 			return res, err
 		}
+	}
+	if isLockTimeout(err) {
+		return backend.Reservation{Outcome: backend.Busy}, nil
 	}
 	return backend.Reservation{}, retryTransaction()
 }
@@ -105,11 +112,8 @@ func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.Reserve
 
 // joinError turns what went wrong before work into what the caller is to do.
 func joinError(err error) (backend.Reservation, error) {
-	switch {
-	case isLockTimeout(err):
-		return backend.Reservation{Outcome: backend.Busy}, nil
-	case isRetry(err):
-		return backend.Reservation{}, retryTransaction()
+	if isRetry(err) {
+		err = retryTransaction()
 	}
 	return backend.Reservation{}, asRead(err)
 }

@@ -14,6 +14,7 @@ type opening struct {
 	fresh bool
 	seed  int64
 	lock  string // the lock_timeout that the transaction came with
+	place string // of a fresh row
 	time  time.Time
 }
 
@@ -24,7 +25,9 @@ type holding struct {
 	rec backend.Record // as the caller's function sees it: in flight
 	rev int32
 	now time.Time
-	in  bool // in a transaction of the caller
+	// place is where the row lies, if this transaction has inserted it.
+	place string
+	in    bool // in a transaction of the caller
 }
 
 // open returns the statements of the first round trip. A plain reserve is one
@@ -60,19 +63,19 @@ func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, o *openi
 	}
 	reserve.Args = append(args, waitText(wait))
 	reserve.Row = func(sc Scanner) (err error) {
-		o.row, err = scanRow(trailing{sc, &o.lock}, r.ID, &o.fresh)
+		o.row, err = scanRow(trailing{sc, []any{&o.place, &o.lock}}, r.ID, &o.fresh)
 		return err
 	}
 	return []*Stmt{reserve}
 }
 
-// trailing scans one column after those that are asked for.
+// trailing scans columns after those that are asked for.
 type trailing struct {
 	Scanner
-	dest any
+	dest []any
 }
 
-func (t trailing) Scan(dest ...any) error { return t.Scanner.Scan(append(dest, t.dest)...) }
+func (t trailing) Scan(dest ...any) error { return t.Scanner.Scan(append(dest, t.dest...)...) }
 
 // setLocal sets the lock timeout as a statement of its own, where it cannot be part of
 // another; empty puts the session's own back.
@@ -101,7 +104,7 @@ func (s *Store[Tx]) take(ctx context.Context, l Link[Tx], r *backend.ReserveRequ
 		if r.OnAbandoned == backend.Rerun {
 			rec.KnownUntil = rec.LeaseUntil.Add(r.KnownFor)
 		}
-		return &holding{rec: rec, rev: o.rev, now: o.now}, res, false, nil
+		return &holding{rec: rec, rev: o.rev, now: o.now, place: o.place}, res, false, nil
 	}
 	if o.rec.State == 0 {
 		if r.TakeOver == 0 {
@@ -164,22 +167,21 @@ func (s *Store[Tx]) outcome(h *holding, done backend.Completion) (ss []*Stmt, re
 		*rec = next
 		return err
 	}
-	x := &s.tx.sql
-	switch {
-	case c.State == backend.Uncertain && h.in:
-		st.SQL = x.holdIn
-	case c.State == backend.Uncertain:
-		st.SQL = x.hold
-	case h.in:
-		st.SQL = x.settleIn
-	default:
-		st.SQL = x.settle
-	}
+	settled, in, place := 0, 0, 0
 	if c.State == backend.Uncertain {
 		st.Args = append(st.Args, bytesOrNull(c.Body))
 	} else {
+		settled = 1
 		st.Args = append(st.Args, int16(c.State), bytesOrNull(c.Body), micros(c.ReplayFor), micros(c.KnownFor))
 	}
+	if h.in {
+		in = 1
+	}
+	if h.place != "" {
+		place = 1
+		st.Args = append(st.Args, h.place)
+	}
+	st.SQL = s.tx.sql.outcome[settled][in][place]
 	if done.Undo {
 		ss = append(ss, plain(undoWork))
 	}

@@ -126,7 +126,7 @@ func (a *attempt[Tx]) run(ctx context.Context, began time.Time, wait time.Durati
 			asking, a.doubt = limited, err
 			a.pass.works()
 		case endLocked:
-			if inDoubt {
+			if inDoubt || a.s.c.Dialect.SettingInStatement && !isRowLocked(err) && tries < txTries {
 				break
 			}
 			left := wait - now().Sub(began)

@@ -22,10 +22,9 @@ type txTexts struct {
 	lock    string // $1 id: columns, now; locks the row
 	claim   string // $1 id, $2 owner: an attempt's record turns uncertain
 	touch   string // $1 id, $2 owner
-	// settle and hold write the outcome, see completeStmt; the ones ending in In are
-	// for a transaction of the caller.
-	settle, settleIn string
-	hold, holdIn     string
+	// outcome writes what Work wants stored, see (*Store).outcome: uncertain or settled,
+	// in a transaction of the caller or of ours, found by key or by place.
+	outcome [2][2][2]string
 }
 
 // newTxTexts builds them.
@@ -35,7 +34,7 @@ type txTexts struct {
 // UPDATE that finds no row does not fail, so its rows are counted and one is divided
 // by the count.
 func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
-	set, reset, same := "", "", ""
+	set, reset, same, place := "", "", "", ""
 	if d.SettingInStatement {
 		// Set before the INSERT waits, put back after it: what the caller's function
 		// does afterwards waits as long as its own settings say.
@@ -44,36 +43,55 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 		// The row was written by this very transaction. A function that has committed or
 		// rolled back and begun another one is found out here (R19).
 		same = ` AND r.xmin = pg_current_xact_id()::xid`
+		place = `, ctid::text AS place`
 	}
 	of := func(alias string) string { return alias + "." + strings.ReplaceAll(columns, ", ", ", "+alias+".") }
-	one := func(update, same string) string {
-		return fmt.Sprintf(`WITH u AS (UPDATE %s r SET rev = rev + 1, %s FROM (SELECT %s AS now) c `+
-			`WHERE r.id = $1::uuid AND r.owner = $2::uuid AND r.rev = $3::int4 AND r.state = %d%s RETURNING c.now) `+
-			`SELECT max(u.now), 1 / count(*) FROM u`, n.Records, update, now, backend.Uncertain, same)
+	placeOf := func(alias string) string {
+		if place == "" {
+			return ""
+		}
+		return ", " + alias + ".place"
 	}
-	const settle = `state = $4::int2, body = $5::bytea, holder_host = '', holder_pid = 0, holder_started = NULL, lease_until = NULL, completed_at = c.now, ` +
-		`replay_until = c.now + $6::int8 * interval '1 microsecond', known_until = c.now + $7::int8 * interval '1 microsecond'`
-	const hold = `body = $4::bytea, known_until = NULL`
+	one := func(update, same, by string) string {
+		return fmt.Sprintf(`WITH u AS (UPDATE %s r SET rev = rev + 1, %s FROM (SELECT %s AS now) c `+
+			`WHERE %sr.id = $1::uuid AND r.owner = $2::uuid AND r.rev = $3::int4 AND r.state = %d%s RETURNING c.now) `+
+			`SELECT max(u.now), 1 / count(*) FROM u`, n.Records, update, now, by, backend.Uncertain, same)
+	}
+	var outcome [2][2][2]string
+	for in, same := range []string{same, ""} {
+		for place := range 2 {
+			// Where the row lies is known from its insertion, and while this transaction is
+			// open, it stays there. That saves the way through the index and, under
+			// SERIALIZABLE, a conflict with everybody who inserts into the same page of it.
+			hold, settle := "", ""
+			if place == 1 {
+				hold, settle = `r.ctid = $5::text::tid AND `, `r.ctid = $8::text::tid AND `
+			}
+			outcome[0][in][place] = one(`body = $4::bytea, known_until = NULL`, same, hold)
+			outcome[1][in][place] = one(`state = $4::int2, body = $5::bytea, holder_host = '', holder_pid = 0, holder_started = NULL, lease_until = NULL, completed_at = c.now, `+
+				`replay_until = c.now + $6::int8 * interval '1 microsecond', known_until = c.now + $7::int8 * interval '1 microsecond'`, same, settle)
+		}
+	}
 	return txTexts{
-		// NOT EXISTS keeps a replay from writing anything; ON CONFLICT decides a race.
-		// No row at all: another transaction's row, committed after this snapshot.
+		// The insertion comes first, and the row is read only where that did nothing: a
+		// read of what is not there yet would, under SERIALIZABLE, conflict with every
+		// other new key beside it. No row at all: another transaction's row, committed
+		// after this snapshot.
 		reserve: fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %[1]s AS now%[2]s), `+
-			`cur AS MATERIALIZED (SELECT %[3]s FROM %[4]s WHERE id = $1::uuid), `+
 			`ins AS (INSERT INTO %[4]s (id, %[3]s, sweep_after) `+
 			`SELECT $1::uuid, $2::text, $3::text, $4::text, %[5]d, 1, %[6]d, $5::uuid, %[7]s, 1, false, $6::int2, `+
-			`$7::bytea, $8::text, $9::int8, $10::timestamptz, c.now, c.now + $11::int8 * interval '1 microsecond', NULL, NULL, NULL, `+
-			`'', NULL, c.now + $12::int8 * interval '1 microsecond' FROM c WHERE NOT EXISTS (SELECT FROM cur) `+
-			`ON CONFLICT (id) DO NOTHING RETURNING %[3]s) `+
-			`SELECT true, %[8]s, c.now%[10]s FROM ins, c UNION ALL SELECT false, %[9]s, c.now%[10]s FROM cur, c`,
-			now, set, columns, n.Records, rowFormat, backend.Uncertain, seed, of("ins"), of("cur"), reset),
-		clock:    fmt.Sprintf(`SELECT %s, %s, current_setting('lock_timeout')`, now, seed),
-		lock:     fmt.Sprintf(`SELECT %s, %s FROM %s WHERE id = $1::uuid FOR UPDATE`, columns, now, n.Records),
-		claim:    fmt.Sprintf(`UPDATE %s SET rev = rev + 1, state = %d, known_until = NULL WHERE id = $1::uuid AND owner = $2::uuid AND state IN (%d, %d)`, n.Records, backend.Uncertain, backend.InFlight, backend.Uncertain),
-		touch:    fmt.Sprintf(`UPDATE %s SET rev = rev + 1 WHERE id = $1::uuid AND owner = $2::uuid`, n.Records),
-		settle:   one(settle, same),
-		settleIn: one(settle, ""),
-		hold:     one(hold, same),
-		holdIn:   one(hold, ""),
+			`$7::bytea, $8::text, $9::int8, $10::timestamptz, c.now, c.now + $11::int8 * interval '1 microsecond', `+
+			`NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, '', NULL::bytea, c.now + $12::int8 * interval '1 microsecond' FROM c `+
+			`ON CONFLICT (id) DO NOTHING RETURNING %[3]s%[11]s), `+
+			`cur AS (SELECT %[3]s%[11]s FROM %[4]s WHERE id = $1::uuid AND NOT EXISTS (SELECT 1 FROM ins)) `+
+			`SELECT true, %[8]s, c.now%[12]s%[10]s FROM ins, c UNION ALL SELECT false, %[9]s, c.now%[13]s%[10]s FROM cur, c`,
+			now, set, columns, n.Records, rowFormat, backend.Uncertain, seed, of("ins"), of("cur"), reset,
+			place, placeOf("ins"), placeOf("cur")),
+		clock:   fmt.Sprintf(`SELECT %s, %s, current_setting('lock_timeout')`, now, seed),
+		lock:    fmt.Sprintf(`SELECT %s, %s FROM %s WHERE id = $1::uuid FOR UPDATE`, columns, now, n.Records),
+		claim:   fmt.Sprintf(`UPDATE %s SET rev = rev + 1, state = %d, known_until = NULL WHERE id = $1::uuid AND owner = $2::uuid AND state IN (%d, %d)`, n.Records, backend.Uncertain, backend.InFlight, backend.Uncertain),
+		touch:   fmt.Sprintf(`UPDATE %s SET rev = rev + 1 WHERE id = $1::uuid AND owner = $2::uuid`, n.Records),
+		outcome: outcome,
 	}
 }
 
