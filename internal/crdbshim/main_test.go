@@ -3,6 +3,9 @@ package crdbshim
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m, func() error { return goleak.Find() }) }
 
-// fixture is a shim before a fresh database with a table t, and a connection past it.
+// fixture is a shim before a fresh schema with a table t, and a connection past it. A database for each
+// of them would take most of the tests' time.
 type fixture struct {
 	*Shim
 	ctx    context.Context
@@ -27,12 +31,24 @@ func newFixture(t *testing.T, o Options) *fixture {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(stop)
-	url := testdb.Postgres(t).Database(t)
-	f := &fixture{Shim: Start(t, url, o), ctx: ctx, server: url}
-	f.past = connect(t, ctx, url)
+	schema := fmt.Sprintf("s%d", schemas.Add(1))
+	admin := testdb.Postgres(t).AdminURL()
+	url := admin + "?search_path=" + schema
+	if strings.Contains(admin, "?") {
+		url = admin + "&search_path=" + schema
+	}
+	past := connect(t, ctx, url)
+	mustExec(t, past, "CREATE SCHEMA "+schema)
+	t.Cleanup(func() {
+		c := connect(t, context.WithoutCancel(ctx), admin)
+		mustExec(t, c, "DROP SCHEMA "+schema+" CASCADE")
+	})
+	f := &fixture{Shim: Start(t, url, o), ctx: ctx, server: url, past: past}
 	mustExec(t, f.past, "CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL DEFAULT 0)")
 	return f
 }
+
+var schemas atomic.Int64 // lint:const a counter of the tests
 
 // conn connects through the shim.
 func (f *fixture) conn(t *testing.T) *pgx.Conn {

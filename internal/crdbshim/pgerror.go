@@ -61,3 +61,7 @@ func errNotFirst() *pgError {
 func errNested() *pgError {
 	return refuse("42601", "SAVEPOINT %q cannot be nested", restartSavepoint)
 }
+
+func errOnlyRestart() *pgError {
+	return refuse("40001", "restart transaction: cannot rollback to savepoint after a transaction restart")
+}

@@ -155,6 +155,9 @@ func (s *session) send(msg pgproto3.BackendMessage) {
 	if msg == nil {
 		return
 	}
+	if e, ok := msg.(*pgproto3.ErrorResponse); ok && e.Code == "40001" {
+		s.tx.conflict = s.tx.open
+	}
 	s.be.Send(msg)
 	if s.answers++; s.answers >= manyAnswers {
 		s.flush()

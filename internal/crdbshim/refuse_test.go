@@ -108,7 +108,7 @@ func TestRowLevelTTL(t *testing.T) {
 	c := f.conn(t)
 	mustExec(t, c, `CREATE TABLE s (id int PRIMARY KEY, expires_at timestamptz) WITH (
 		ttl_expiration_expression = 'expires_at + ''1h''::interval', ttl_job_cron = '@hourly', fillfactor = 90)`)
-	mustExec(t, c, `CREATE SCHEMA other; CREATE TABLE other."S" (id int) WITH (ttl_expire_after = '1 day')`)
+	mustExec(t, c, `DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other; CREATE TABLE other."S" (id int) WITH (ttl_expire_after = '1 day')`)
 	mustExec(t, c, `ALTER TABLE s SET (ttl_job_cron = '@daily', ttl_delete_batch_size = 50)`)
 	mustExec(t, c, `ALTER TABLE other."S" RESET (ttl_expire_after)`)
 	want := map[string]string{
@@ -120,7 +120,7 @@ func TestRowLevelTTL(t *testing.T) {
 		t.Errorf("TTL is %q, want %q", got, want)
 	}
 	var options string
-	if err := f.past.QueryRow(f.ctx, "SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE relname = 's'").Scan(&options); err != nil || !strings.Contains(options, "fillfactor=90") {
+	if err := f.past.QueryRow(f.ctx, "SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE oid = 's'::regclass").Scan(&options); err != nil || !strings.Contains(options, "fillfactor=90") {
 		t.Errorf("the table's options are %q (%v)", options, err)
 	}
 	_, err := c.Exec(f.ctx, "ALTER TABLE absent SET (ttl = 'on')")
@@ -135,7 +135,7 @@ func TestHashShardedIndex(t *testing.T) {
 	mustExec(t, c, "CREATE UNIQUE INDEX IF NOT EXISTS sharded2 ON t (v) USING HASH WHERE v > 0")
 	mustExec(t, c, "CREATE TABLE h (a int, b int, PRIMARY KEY (a, b) USING HASH WITH (bucket_count = 4))")
 	var n int
-	if err := f.past.QueryRow(f.ctx, "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%btree%' AND indexname IN ('sharded', 'sharded2', 'h_pkey')").Scan(&n); err != nil || n != 3 {
+	if err := f.past.QueryRow(f.ctx, "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema AND indexdef LIKE '%btree%' AND indexname IN ('sharded', 'sharded2', 'h_pkey')").Scan(&n); err != nil || n != 3 {
 		t.Errorf("%d indexes were made (%v), want 3", n, err)
 	}
 }

@@ -328,3 +328,33 @@ func TestReleaseInSimpleQuery(t *testing.T) {
 	}
 	f.wantRows(t, 1)
 }
+
+// TestConflictNeedsRestart: no ordinary savepoint survives 40001, unlike in PostgreSQL.
+func TestConflictNeedsRestart(t *testing.T) {
+	t.Parallel()
+	forms(t, func(t *testing.T, f *fixture, c *pgx.Conn, exec func(string, ...any) error) {
+		fault := f.Inject(Fault{Kind: Serialization, SQL: "VALUES (2)"})
+		must := func(sql string) {
+			t.Helper()
+			if err := exec(sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+		for _, sql := range []string{"BEGIN", "SAVEPOINT cockroach_restart", "INSERT INTO t VALUES (1)", "SAVEPOINT a"} {
+			must(sql)
+		}
+		fails(t, exec("INSERT INTO t VALUES (1)"), "23505")
+		must("ROLLBACK TO SAVEPOINT a") // heals what is no conflict
+		fails(t, exec("INSERT INTO t VALUES (2)"), "40001")
+		fails(t, exec("ROLLBACK TO SAVEPOINT a"), "40001")
+		wantStatus(t, c, 'E')
+		must("ROLLBACK TO SAVEPOINT cockroach_restart")
+		must("INSERT INTO t VALUES (2)")
+		must("RELEASE SAVEPOINT cockroach_restart")
+		must("COMMIT")
+		f.wantRows(t, 1)
+		if fault.Fired() != 1 {
+			t.Errorf("fired %d times", fault.Fired())
+		}
+	})
+}

@@ -10,6 +10,7 @@ type transaction struct {
 	restart  bool     // SAVEPOINT cockroach_restart was set
 	released bool     // and released: the server has committed, and only the client's block is open
 	lost     bool     // the client's block is aborted, and the server's is over
+	conflict bool     // it met 40001, which no ordinary savepoint heals
 	begin    string   // how it began
 	settings []string // what was set before the savepoint, which a restart does not undo
 	ran      int      // other statements
@@ -51,7 +52,7 @@ func (s *session) completed(st *statement, tag string) {
 
 // special reports whether the restart protocol may have a say in st.
 func (s *session) special(st *statement) bool {
-	return st.restart || s.tx.released || s.tx.lost || st.kind == begin && (s.tx.open || len(s.pending) > 0)
+	return st.restart || s.tx.released || s.tx.lost || st.kind == rollbackTo && s.tx.conflict || st.kind == begin && (s.tx.open || len(s.pending) > 0)
 }
 
 // away reports whether the shim answers st alone, without the server executing it.
@@ -83,6 +84,8 @@ func (s *session) restartProtocol(st *statement, run func(step)) (bool, error) {
 		return true, s.raise(errAborted())
 	case st.kind == begin && tx.open:
 		return true, s.raise(errInTransaction())
+	case st.kind == rollbackTo && !st.restart && tx.conflict:
+		return true, s.raise(errOnlyRestart())
 	case !st.restart:
 		return false, nil
 	case !tx.open:
@@ -116,7 +119,7 @@ func (s *session) startOver(st *statement) error {
 	if err := s.drain(); err != nil || s.skipping {
 		return err
 	}
-	s.tx.failed, s.tx.lost, s.tx.ran, s.tx.texts = false, false, 0, nil
+	s.tx.failed, s.tx.lost, s.tx.conflict, s.tx.ran, s.tx.texts = false, false, false, 0, nil
 	if st.kind == savepoint {
 		s.answer("SAVEPOINT")
 	} else {
