@@ -33,14 +33,14 @@ func Migrate[Tx any](ctx context.Context, db DB[Tx], n Names, d Dialect) error {
 	}
 	for range migrateTries {
 		v, err := readVersion(ctx, db.Do, n)
-		if err != nil && !again(err) {
+		if err != nil && !migrateAgain(err) {
 			return err
 		}
 		if err == nil {
 			if v.found >= len(all) {
 				return v.judge(n, len(all))
 			}
-			if err = apply(ctx, db, n, &all[v.found]); err != nil && !again(err) {
+			if err = apply(ctx, db, n, &all[v.found]); err != nil && !migrateAgain(err) {
 				return err
 			}
 		}
@@ -53,9 +53,9 @@ func Migrate[Tx any](ctx context.Context, db DB[Tx], n Names, d Dialect) error {
 	return fmt.Errorf("idem: the migration of %s was interrupted %d times by others; every attempt was rolled back or is repeatable: run it again", n.Schema, migrateTries)
 }
 
-// again reports whether a migration failed only because of another one beside it,
+// migrateAgain reports whether a migration failed only because of another one beside it,
 // or left open whether it went through: the next look at the schema table tells.
-func again(err error) bool {
+func migrateAgain(err error) bool {
 	if errors.Is(err, backend.ErrOutcomeUnknown) || isUnknown(err) || isRetry(err) || isUnique(err) {
 		return true
 	}
@@ -116,8 +116,12 @@ func migrateLocked[Tx any](ctx context.Context, db DB[Tx], n Names, m *Migration
 	if err != nil {
 		return err
 	}
-	if err := link.Do(ctx, ss...); err != nil {
-		return err
+	for _, s := range ss {
+		// One at a time: a driver that prepares what travels together would prepare a
+		// statement on a table that the one before it is to create.
+		if err := link.Do(ctx, s); err != nil {
+			return err
+		}
 	}
 	committed = true // Commit ends the link, whatever its answer
 	return link.Commit(ctx)
