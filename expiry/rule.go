@@ -313,15 +313,25 @@ func checkWindow(field, name string, d time.Duration) *problem {
 	return nil
 }
 
-// retention returns the windows for an outcome.
-func (r *Rule) retention(s backend.State) Retention {
+// windows are a rule's windows by outcome.
+type windows struct {
+	completed         Retention
+	failed, abandoned time.Duration
+}
+
+func (r *Rule) windows() windows {
+	return windows{Retention{Replay: r.Replay, Dedup: r.Dedup}, r.Failed, r.Abandoned}
+}
+
+// retention returns the windows for an outcome; zero: it has none.
+func (w *windows) retention(s backend.State) Retention {
 	switch s {
 	case backend.Completed:
-		return Retention{Replay: r.Replay, Dedup: r.Dedup}
+		return w.completed
 	case backend.Failed:
-		return Retention{Replay: r.Failed, Dedup: r.Failed}
+		return Retention{Replay: w.failed, Dedup: w.failed}
 	case backend.InFlight:
-		return Retention{Replay: r.Abandoned, Dedup: r.Abandoned}
+		return Retention{Replay: w.abandoned, Dedup: w.abandoned}
 	}
 	return Retention{}
 }

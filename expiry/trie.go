@@ -10,16 +10,23 @@ type trie struct {
 	firsts   string // first bytes of the children's labels, in their order
 	children []*trie
 	rules    []int32 // of the key that ends here
+	inner    *trie   // of the key that ends here
 }
 
 // add puts a rule under a key.
 func (t *trie) add(key string, rule int32) {
+	n := t.node(key)
+	n.rules = append(n.rules, rule)
+}
+
+// node returns the node of a key, and makes it.
+func (t *trie) node(key string) *trie {
 	for key != "" {
 		at := strings.IndexByte(t.firsts, key[0])
 		if at < 0 {
 			t.firsts += key[:1]
-			t.children = append(t.children, &trie{label: key, rules: []int32{rule}})
-			return
+			t.children = append(t.children, &trie{label: key})
+			return t.children[len(t.children)-1]
 		}
 		child := t.children[at]
 		n := common(child.label, key)
@@ -30,7 +37,7 @@ func (t *trie) add(key string, rule int32) {
 		}
 		t, key = child, key[n:]
 	}
-	t.rules = append(t.rules, rule)
+	return t
 }
 
 func common(a, b string) int {
