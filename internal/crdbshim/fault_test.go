@@ -398,3 +398,24 @@ func TestFaultsTakenBack(t *testing.T) {
 	}
 	f.wantRows(t, 2)
 }
+
+// TestCutIsOver: when the client sees the cut, the server has rolled back, so that what a test does
+// next never meets the old transaction's locks by chance.
+func TestCutIsOver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	mustExec(t, f.past, "SET lock_timeout = '1ms'")
+	f.Inject(Fault{Kind: CutBeforeCommit, AtCommit: true, Times: 20})
+	for range 20 {
+		c := f.conn(t)
+		mustExec(t, c, "BEGIN")
+		mustExec(t, c, "INSERT INTO t VALUES (1)")
+		if _, err := c.Exec(f.ctx, "COMMIT"); err == nil {
+			t.Fatal("no error")
+		}
+		mustExec(t, f.past, "BEGIN; INSERT INTO t VALUES (1); ROLLBACK")
+	}
+	if f.Fired() != 20 {
+		t.Errorf("%d faults fired", f.Fired())
+	}
+}
