@@ -16,9 +16,10 @@ import (
 // safe for concurrent use.
 type Store struct {
 	*pgxStore
-	pool  *pgxpool.Pool
-	owned bool // Open made the pool, so Close closes it
-	close sync.Once
+	config pgstore.Config
+	pool   *pgxpool.Pool
+	owned  bool // Open made the pool, so Close closes it
+	close  sync.Once
 }
 
 // pgxStore has the methods; its name keeps the field out of the documentation.
@@ -33,12 +34,19 @@ func New(ctx context.Context, pool *pgxpool.Pool, o *Options) (*Store, error) {
 	if pool == nil {
 		return nil, fmt.Errorf("%w: the pool is nil", backend.ErrInvalidRequest)
 	}
-	db := pgstore.CrdbDB{PgxDB: pgstore.PgxDB{Pool: pool}}
-	c, err := opened(ctx, db, pgstore.Where(pool.Config().ConnConfig), o)
+	c, err := opened(ctx, database(pool), pgstore.Where(pool.Config().ConnConfig), o)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{pgxStore: pgstore.New(db, c), pool: pool}, nil
+	return newStore(pool, c), nil
+}
+
+func newStore(pool *pgxpool.Pool, c pgstore.Config) *Store {
+	return &Store{pgxStore: pgstore.New(database(pool), c), config: c, pool: pool}
+}
+
+func database(pool *pgxpool.Pool) pgstore.CrdbDB {
+	return pgstore.CrdbDB{PgxDB: pgstore.PgxDB{Pool: pool}}
 }
 
 // Open opens a store on a pool of its own, made from a URL such as

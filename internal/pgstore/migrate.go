@@ -31,6 +31,7 @@ func Migrate[Tx any](ctx context.Context, db DB[Tx], n Names, d Dialect) error {
 	if !d.isPostgres() {
 		apply = migrateStepwise[Tx]
 	}
+	var last string
 	for range migrateTries {
 		v, err := readVersion(ctx, db.Do, n)
 		if err != nil && !migrateAgain(err) {
@@ -45,12 +46,13 @@ func Migrate[Tx any](ctx context.Context, db DB[Tx], n Names, d Dialect) error {
 			}
 		}
 		if err != nil {
+			last = code(err)
 			if err := migratePause(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	return fmt.Errorf("idem: the migration of %s was interrupted %d times by others; every attempt was rolled back or is repeatable: run it again", n.Schema, migrateTries)
+	return fmt.Errorf("idem: the migration of %s was interrupted %d times, the last time with SQLSTATE %q; every attempt was rolled back or is repeatable: run it again", n.Schema, migrateTries, last)
 }
 
 // migrateAgain reports whether a migration failed only because of another one beside it,
@@ -61,7 +63,7 @@ func migrateAgain(err error) bool {
 	}
 	switch code(err) {
 	case "42P07", "42P06", "42710", // there is such a table, schema, object by now
-		"55000", "55006": // an object is in the middle of another schema change
+		"55000", "55006", "XX000": // an object is in the middle of another schema change
 		return true
 	}
 	return false

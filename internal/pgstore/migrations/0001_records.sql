@@ -42,7 +42,7 @@ CREATE INDEX{{.IfNotExists}} {{.Names.Sweep}} ON {{.Names.Records}} (sweep_after
 {{if .PostgreSQL}}
 CREATE SEQUENCE {{.Names.Fence}};
 {{end}}
-CREATE VIEW{{.IfNotExists}} {{.Names.Overview}} AS
+CREATE {{if .CockroachDB}}OR REPLACE {{end}}VIEW {{.Names.Overview}} AS
 SELECT tenant, operation, key,
        CASE state WHEN 1 THEN 'in flight' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed' WHEN 4 THEN 'uncertain' WHEN 5 THEN 'open' END AS state,
        attempt, fence, holder_host, holder_pid, reserved_at, lease_until, completed_at, replay_until, known_until,
