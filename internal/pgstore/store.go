@@ -98,7 +98,7 @@ func standOff(ctx context.Context, n int) error {
 	if n < 3 {
 		return ctx.Err()
 	}
-	t := time.NewTimer(rand.N(time.Millisecond<<min(n-3, 6)))
+	t := time.NewTimer(rand.N(time.Millisecond << min(n-3, 6)))
 	defer t.Stop()
 	select {
 	case <-t.C:
