@@ -26,21 +26,20 @@ changes but the room they take. Live attempts and records that wait for a person
 are never removed. Settled records go a group at a time, so that some that have
 expired may stay for a while.
 
-The file does not shrink: what is freed is used again. See idem compact.`,
+A file does not shrink: what is freed is used again. See idem compact.`,
 		Example: `  idem sweep
   idem sweep --dry-run
   0 4 * * * idem sweep --json >> /var/log/idem-sweep.log`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			mode := storage.Mend
 			if dryRun {
-				mode = storage.Look
-			}
-			file, err := openFile(*store, mode)
-			if err != nil {
-				return err
-			}
-			if dryRun {
+				if err := onlyFile(cmd, *store, "sweep --dry-run", "count with SQL what has known_until in the past"); err != nil {
+					return err
+				}
+				file, err := openFile(*store, storage.Look)
+				if err != nil {
+					return err
+				}
 				s, err := file.Stats(cmd.Context())
 				if err != nil {
 					return &storeError{err: err}
@@ -51,9 +50,13 @@ The file does not shrink: what is freed is used again. See idem compact.`,
 				fmt.Printf("would remove %s; %s would stay until their group is due\n", count(s.Due, "expired record"), count(s.Expired-s.Due, "expired record"))
 				return nil
 			}
+			b, err := openBackend(cmd.Context(), *store, storage.Mend)
+			if err != nil {
+				return err
+			}
 			var total backend.ExpireResult
 			for more := true; more; {
-				done, err := file.Expire(cmd.Context(), backend.ExpireRequest{})
+				done, err := b.Expire(cmd.Context(), backend.ExpireRequest{})
 				total.Removed += done.Removed
 				total.Bodies += done.Bodies
 				if err != nil {
@@ -116,7 +119,7 @@ left alone. The store's file is kept locked for short spells.`,
 			if olderThan == 0 {
 				return wrongCall(cmd, "idem: --older-than is missing: how long ago a record must have settled, such as 30d")
 			}
-			s, err := lookStore(*store)
+			s, err := lookStore(cmd.Context(), *store)
 			if err != nil {
 				return err
 			}
@@ -126,7 +129,7 @@ left alone. The store's file is kept locked for short spells.`,
 			}
 			r := pruneReport{DryRun: !yes, Matched: len(found)}
 			if yes {
-				open := func() (bulk.Backend, error) { return openFile(*store, storage.Bulk) }
+				open := func() (bulk.Backend, error) { return openBackend(cmd.Context(), *store, storage.Bulk) }
 				r.Removed, r.Changed, err = bulk.Forget(cmd.Context(), open, found)
 			}
 			if asJSON {
@@ -186,6 +189,9 @@ idem stats says whether it would pay.`,
   idem compact --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := onlyFile(cmd, *store, "compact", "the server's own vacuum gives room back"); err != nil {
+				return err
+			}
 			file, err := openFile(*store, storage.Mend)
 			if err != nil {
 				return err

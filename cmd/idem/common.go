@@ -136,7 +136,7 @@ const (
 // fromStore returns names for a completion. What cannot be read gives none: a
 // completion has no place for a message.
 func fromStore(cmd *cobra.Command, f idem.Filter, name func(*idem.Record) string) ([]string, cobra.ShellCompDirective) {
-	s, err := lookStore(cmd.Root().PersistentFlags().Lookup("store").Value.String())
+	s, err := lookStore(cmd.Context(), cmd.Root().PersistentFlags().Lookup("store").Value.String())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

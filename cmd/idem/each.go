@@ -150,7 +150,7 @@ func runEach(cmd *cobra.Command, storeName string, o *eachFlags, name string, ar
 	if failed != nil {
 		defer failed.Close()
 	}
-	s, done, err := o.open(storeName)
+	s, done, err := o.open(cmd.Context(), storeName)
 	if err != nil {
 		return err
 	}
@@ -207,20 +207,20 @@ func runEach(cmd *cobra.Command, storeName string, o *eachFlags, name string, ar
 
 // open opens the store: for this call alone, unless it is to be shared. done closes
 // it.
-func (o *eachFlags) open(name string) (s *idem.Store, done func() error, err error) {
+func (o *eachFlags) open(ctx context.Context, name string) (s *idem.Store, done func() error, err error) {
 	options, err := o.options(!o.keepOutput)
 	if err != nil {
 		return nil, nil, err
 	}
 	if o.shared {
-		s, err = openStore(name, true, options)
+		s, err = openStore(ctx, name, true, options)
 		return s, func() error { return nil }, err
 	}
-	file, err := openFile(name, storage.Build)
+	file, err := openBackend(ctx, name, storage.Build)
 	if err != nil {
 		return nil, nil, err
 	}
-	if s, err = overFile(file, options); err != nil {
+	if s, err = over(file, options); err != nil {
 		_ = file.Close()
 		return nil, nil, err
 	}

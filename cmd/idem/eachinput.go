@@ -110,7 +110,7 @@ func (o *eachFlags) openFailed(in *records) (*os.File, error) {
 
 // rehearse says what a batch would do.
 func (o *eachFlags) rehearse(cmd *cobra.Command, storeName string, in *records, t *batch.Templates) error {
-	s, err := lookStore(storeName)
+	s, err := lookStore(cmd.Context(), storeName)
 	var missing *storage.MissingError
 	if err != nil && !errors.As(err, &missing) {
 		return err

@@ -36,7 +36,7 @@ there. Any other result stands in "resultBytes", in base64.`,
 			if err := first(at.check(cmd), exclusive(cmd, "output", "json")); err != nil {
 				return err
 			}
-			s, err := lookStore(*store)
+			s, err := lookStore(cmd.Context(), *store)
 			if err != nil {
 				return err
 			}

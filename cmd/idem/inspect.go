@@ -27,6 +27,9 @@ or idem compact would pay. It reads the whole store. Nothing is changed.`,
   idem stats --json | jq .states`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if u, ok, err := serverURL(*store); err != nil || ok {
+				return first(err, serverStats(cmd.Context(), u, asJSON))
+			}
 			file, err := openFile(*store, storage.Look)
 			if err != nil {
 				return err
@@ -35,7 +38,7 @@ or idem compact would pay. It reads the whole store. Nothing is changed.`,
 			if err != nil {
 				return &storeError{err: err}
 			}
-			s, err := overFile(file, nil)
+			s, err := over(file, nil)
 			if err != nil {
 				return err
 			}
@@ -77,17 +80,13 @@ the store gives less.`,
   idem doctor --json | jq '.findings[] | select(.want)'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, err := openFile(*store, storage.Look)
+			found, care, where, err := examine(cmd.Context(), *store)
 			if err != nil {
 				return err
 			}
-			g := file.Guarantees()
-			care, err := fileCare(cmd.Context(), file)
-			if err != nil {
-				return &storeError{err: err}
-			}
-			g.Findings = append(g.Findings, care...)
-			if err := view.Doctor(os.Stdout, file.Path(), &g, asJSON); err != nil {
+			g := found
+			g.Findings = append(append([]backend.Finding(nil), found.Findings...), care...)
+			if err := view.Doctor(os.Stdout, where, &g, asJSON); err != nil {
 				return err
 			}
 			for _, c := range []struct {
@@ -99,8 +98,7 @@ the store gives less.`,
 				}
 			}
 			// Only what weakens a guarantee is its reason, not the care of the file.
-			g.Findings = file.Guarantees().Findings
-			return g.Check(&require)
+			return found.Check(&require)
 		},
 	}
 	f := cmd.Flags()
@@ -112,6 +110,65 @@ the store gives less.`,
 	f.BoolVar(&require.Shared, "require-shared", false, "fail unless several processes may use the store")
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// examine opens the store and returns what it gives, what else is worth knowing, and
+// its name without secrets.
+func examine(ctx context.Context, name string) (g backend.Guarantees, care []backend.Finding, where string, err error) {
+	u, ok, err := serverURL(name)
+	if err != nil {
+		return g, nil, "", err
+	}
+	if ok {
+		s, err := openServer(ctx, u)
+		if err != nil {
+			return g, nil, "", err
+		}
+		return s.Guarantees(), nil, u.String(), nil
+	}
+	file, err := openFile(name, storage.Look)
+	if err != nil {
+		return g, nil, "", err
+	}
+	if care, err = fileCare(ctx, file); err != nil {
+		return g, nil, "", &storeError{err: err}
+	}
+	return file.Guarantees(), care, file.Path(), nil
+}
+
+// serverStats counts what is in a store on a server.
+func serverStats(ctx context.Context, u *storage.URL, asJSON bool) error {
+	b, err := openServer(ctx, u)
+	if err != nil {
+		return err
+	}
+	s, err := over(b, nil)
+	if err != nil {
+		return err
+	}
+	sum, err := view.Summarise(s.List(ctx, idem.Filter{}))
+	if err != nil {
+		return err
+	}
+	sum.Store = u.String()
+	if asJSON {
+		return printOneJSON(sum)
+	}
+	return sum.Write(os.Stdout)
+}
+
+// checkServer reads every record: the pages below are the server's to check.
+func checkServer(ctx context.Context, u *storage.URL) error {
+	b, err := openServer(ctx, u)
+	if err != nil {
+		return err
+	}
+	for _, err := range b.List(ctx, backend.Filter{}) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fileCare is what is worth knowing about the file besides its guarantees.
@@ -142,7 +199,8 @@ func newCheck(store *string) *cobra.Command {
 		Short: "Look for damage in the store",
 		Long: `Looks through the whole file: every page, every record, and whether records and
 index agree. Nothing is changed, and no key is shown. Commands that write wait
-meanwhile.
+meanwhile. On a database server it reads every record; pages and indexes are the
+server's to check.
 
 The status is 0 if all is well and 71 if the file is damaged. A damaged file is
 left as it is; restore a copy, or what idem export has written.`,
@@ -150,12 +208,7 @@ left as it is; restore a copy, or what idem export has written.`,
   idem check --store /srv/idem/billing.db && idem compact --store /srv/idem/billing.db`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var path string
-			file, err := openFile(*store, storage.Look)
-			if err == nil {
-				path = file.Path()
-				err = file.Check(cmd.Context())
-			}
+			path, err := check(cmd.Context(), *store)
 			damaged := errors.Is(err, bolt.ErrDamaged) || errors.Is(err, idem.ErrCorruptRecord)
 			switch {
 			case err != nil && !damaged:
@@ -176,4 +229,20 @@ left as it is; restore a copy, or what idem export has written.`,
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// check looks through the store and returns its name without secrets.
+func check(ctx context.Context, name string) (where string, err error) {
+	u, ok, err := serverURL(name)
+	if err != nil {
+		return "", err
+	}
+	if ok {
+		return u.String(), checkServer(ctx, u)
+	}
+	file, err := openFile(name, storage.Look)
+	if err != nil {
+		return "", err
+	}
+	return file.Path(), file.Check(ctx)
 }

@@ -148,7 +148,7 @@ the lines are printed as they are read, in no particular order.`,
 			if limit < 0 {
 				return wrongCall(cmd, "idem: --limit must not be negative")
 			}
-			s, err := lookStore(*store)
+			s, err := lookStore(cmd.Context(), *store)
 			if err != nil {
 				return err
 			}

@@ -1,5 +1,6 @@
 // Command idem runs commands once per idempotency key, and shows and mends what is
-// known about keys, over a bolt file. See docs/cli.md.
+// known about keys, over a bolt file or a
+// database server. See docs/cli.md.
 package main
 
 import (
@@ -20,6 +21,7 @@ func realMain() int {
 	// its key back, not leave it in flight.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	defer closeServers()
 	err := newRoot().ExecuteContext(ctx)
 	if err != nil && !silent(err) {
 		fmt.Fprintln(os.Stderr, message(err))
@@ -42,10 +44,15 @@ func newRoot() *cobra.Command {
 		Long: `idem runs a command once per key. The first run's output and exit status are
 stored; every later run with the same key replays them without running anything.
 
-The store is a file, named by --store or IDEM_STORE: PATH, bolt:PATH or
-bolt:///PATH. By default it lies in your state folder. Any number of commands may
-use one file at the same time; a service that keeps its file open keeps it for
-itself.`,
+The store is named by --store or IDEM_STORE. It is a file (PATH, bolt:PATH or
+bolt:///PATH), by default one in your state folder, or on a database server:
+postgres://USER@HOST/DATABASE or cockroach://USER@HOST:26257/DATABASE, where idem
+migrate makes the tables first. Any number of commands may use one store at the same
+time; a service that keeps a file open keeps it for itself.
+
+Keep the password out of the URL, which other users of the machine can see on the
+command line: in PGPASSWORD, in the file that PGPASSFILE names, or in IDEM_STORE.
+The parameters idem_schema and idem_table_prefix of the URL say where the tables are.`,
 		Example: `  idem run --op billing.close --key 2026-11 -- ./close-month.sh
   idem get --op billing.close --key 2026-11
   idem list --state uncertain
@@ -57,7 +64,7 @@ itself.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&store, "store", "", "store: PATH, bolt:PATH or bolt:///PATH (default: $IDEM_STORE, else idem/idem.db in your state folder)")
+	f.StringVar(&store, "store", "", "store: a PATH, bolt:PATH, postgres://... or cockroach://... (default: $IDEM_STORE, else idem/idem.db in your state folder)")
 	f.StringVar(&global.config, "config", "", "file of policies by operation (default: $IDEM_CONFIG, else none)")
 	f.DurationVar(&global.lockWait, "lock-wait", 0, "how long to wait for a process that keeps the store's file (default 1.5s)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -76,7 +83,7 @@ itself.`,
 	}
 	group(groupRun, newRun(&store), newEach(&store), newKey())
 	group(groupLook, newGet(&store), newList(&store), newWatch(&store), newStats(&store), newDoctor(&store), newCheck(&store), newExport(&store), newPolicy())
-	group(groupMend, newResolve(&store), newForget(&store), newSweep(&store), newPrune(&store), newCompact(&store), newImport(&store))
+	group(groupMend, newResolve(&store), newForget(&store), newSweep(&store), newPrune(&store), newCompact(&store), newMigrate(&store), newImport(&store))
 	root.AddCommand(newExitCodes(), newVersion(), newCompletion(), newMan())
 	return root
 }

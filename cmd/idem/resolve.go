@@ -155,7 +155,7 @@ refused with 75. The record is shown before and after.`,
 				resolution = idem.Applied(value, reason)
 				done = "The key is completed: the operation is not run again, and retries get the result."
 			}
-			s, err := openStore(*store, false, nil)
+			s, err := openStore(cmd.Context(), *store, false, nil)
 			if err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ status is 73.`,
 			if err := c.check(cmd); err != nil {
 				return err
 			}
-			s, err := openStore(*store, false, nil)
+			s, err := openStore(cmd.Context(), *store, false, nil)
 			if err != nil {
 				return err
 			}

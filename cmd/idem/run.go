@@ -130,7 +130,7 @@ func runOnce(cmd *cobra.Command, storeName string, o *runFlags, args []string) e
 	if err != nil {
 		return err
 	}
-	s, err := openStore(storeName, true, options)
+	s, err := openStore(ctx, storeName, true, options)
 	if err != nil {
 		return err
 	}

@@ -1,43 +1,116 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/goidem/idem"
+	"github.com/goidem/idem/backend"
 	"github.com/goidem/idem/bolt"
 	"github.com/goidem/idem/cmd/idem/internal/storage"
+	"github.com/goidem/idem/postgres"
 )
 
 // global holds the flags that all commands share, besides --store.
 var global struct {
 	config   string
 	lockWait time.Duration
+	opened   []storage.Store // on servers
 }
 
-// openStore opens the store file in per-call mode: the file is open only while a
+// openStore opens the store. A file is opened in per-call mode: it is open only while a
 // record is touched, so that many commands share it. create says whether a file
 // that does not exist is made. What o leaves open is taken from the file of
 // policies: the windows by scope and outcome.
-func openStore(name string, create bool, o *idem.Options) (*idem.Store, error) {
+func openStore(ctx context.Context, name string, create bool, o *idem.Options) (*idem.Store, error) {
 	mode := storage.Mend
 	if create {
 		mode = storage.Run
 	}
-	file, err := openFile(name, mode)
+	b, err := openBackend(ctx, name, mode)
 	if err != nil {
 		return nil, err
 	}
-	return overFile(file, o)
+	return over(b, o)
 }
 
-// lookStore opens the store file read-only and never creates it.
-func lookStore(name string) (*idem.Store, error) {
-	file, err := openFile(name, storage.Look)
+// lookStore opens the store; a file is opened read-only and never created.
+func lookStore(ctx context.Context, name string) (*idem.Store, error) {
+	b, err := openBackend(ctx, name, storage.Look)
 	if err != nil {
 		return nil, err
 	}
-	return overFile(file, nil)
+	return over(b, nil)
+}
+
+// openBackend opens the store, a file in the given mode.
+func openBackend(ctx context.Context, name string, mode storage.Mode) (storage.Store, error) {
+	u, ok, err := serverURL(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case ok:
+		return openServer(ctx, u)
+	}
+	file, err := openFile(name, mode)
+	if err != nil {
+		return nil, err // not file, which would be a nil that is none
+	}
+	return file, nil
+}
+
+// serverURL says whether the store is on a database server, and on which.
+func serverURL(name string) (*storage.URL, bool, error) {
+	u, ok, err := storage.ParseURL(name)
+	if err != nil {
+		return nil, false, &usageError{err: err, hint: "idem help"}
+	}
+	return &u, ok, nil
+}
+
+// serverLimit bounds how long a command tries to open a store on a server.
+const serverLimit = 15 * time.Second
+
+func openServer(ctx context.Context, u *storage.URL) (storage.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, serverLimit)
+	defer cancel()
+	s, err := storage.OpenServer(ctx, u)
+	if err != nil {
+		return nil, serverError(err, u)
+	}
+	global.opened = append(global.opened, s)
+	return s, nil
+}
+
+// closeServers says goodbye to the servers that were used.
+func closeServers() {
+	for _, s := range global.opened {
+		_ = s.Close()
+	}
+}
+
+// serverError says what to type next about a server that could not be opened.
+func serverError(err error, u *storage.URL) error {
+	var schema *postgres.SchemaError // which is cockroach's, too
+	switch {
+	case errors.Is(err, backend.ErrInvalidRequest):
+		return &usageError{err: err, hint: "idem help"}
+	case errors.As(err, &schema) && !schema.TooNew():
+		return withNext(&storeError{err: err}, "idem migrate --store %s", quote(u.String()))
+	}
+	return &storeError{err: err}
+}
+
+// onlyFile refuses what has a meaning for stores in a file only.
+func onlyFile(cmd *cobra.Command, name, what, instead string) error {
+	u, ok, err := serverURL(name)
+	if err != nil || !ok {
+		return err
+	}
+	return wrongCall(cmd, "idem: %s is for stores in a file, and %s is on a database server: %s", what, u, instead)
 }
 
 // openFile opens the file of the store in any mode.
@@ -56,7 +129,7 @@ func openFile(name string, mode storage.Mode) (*bolt.DB, error) {
 	return file, nil
 }
 
-func overFile(file *bolt.DB, o *idem.Options) (*idem.Store, error) {
+func over(b backend.Backend, o *idem.Options) (*idem.Store, error) {
 	policies, err := loadPolicies()
 	if err != nil {
 		return nil, err
@@ -68,5 +141,5 @@ func overFile(file *bolt.DB, o *idem.Options) (*idem.Store, error) {
 	if with.Retention == nil {
 		with.Retention = policies.Policy()
 	}
-	return idem.New(file, &with)
+	return idem.New(b, &with)
 }

@@ -35,7 +35,7 @@ idem import reads them.`,
 			if err := sel.check(cmd); err != nil {
 				return err
 			}
-			file, err := openFile(*store, storage.Look)
+			file, err := openBackend(cmd.Context(), *store, storage.Look)
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ The store's file is kept locked meanwhile.`,
 			if dryRun {
 				mode = storage.Look
 			}
-			file, err := openFile(*store, mode)
+			file, err := openBackend(cmd.Context(), *store, mode)
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ While another process keeps the file to itself, watch says so and tries again.`,
 				return wrongCall(cmd, "idem: an interval of %v; it must be at least 100ms", interval)
 			}
 			sel.filter.State = idem.StateInFlight
-			s, err := lookStore(*store)
+			s, err := lookStore(cmd.Context(), *store)
 			if err != nil {
 				return err
 			}

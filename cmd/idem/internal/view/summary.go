@@ -20,7 +20,8 @@ type Summary struct {
 	States     map[string]int `json:"states"`
 	Operations []Operation    `json:"operations"`
 	Oldest     *time.Time     `json:"oldest,omitempty"` // when the oldest attempt began
-	File       File           `json:"file"`
+	File       File           `json:"file,omitzero"`
+	Store      string         `json:"store,omitempty"` // the URL of a store that is no file
 }
 
 // Operation counts the records of one operation, all tenants together.
@@ -112,8 +113,12 @@ func (s *Summary) Write(w io.Writer) error {
 	}
 	f := &s.File
 	var facts Table
-	facts.Add(C("file"), C(Text(f.Path)))
-	facts.Add(C("size"), C(fmt.Sprintf("%s, of which %s are in use", Bytes(f.Bytes), Bytes(f.Used))))
+	if s.Store != "" {
+		facts.Add(C("store"), C(Text(s.Store)))
+	} else {
+		facts.Add(C("file"), C(Text(f.Path)))
+		facts.Add(C("size"), C(fmt.Sprintf("%s, of which %s are in use", Bytes(f.Bytes), Bytes(f.Used))))
+	}
 	if s.Oldest != nil {
 		facts.Add(C("oldest"), C("began "+Age(time.Since(*s.Oldest))+" ago"))
 	}
