@@ -31,10 +31,10 @@ func isolations(t *testing.T, run func(t *testing.T, s setup)) {
 func TestC05LateOwner(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
-	a := request("key")
+	a := reserveOf("key")
 	old := l.acquire(a)
 	l.advance(2 * time.Minute)
-	b := request("key")
+	b := reserveOf("key")
 	b.TakeOver = old.Fence
 	taken := l.acquire(b)
 	if _, err := l.Complete(soon(t), completion(a, "A")); !errors.Is(err, backend.ErrLeaseLost) {
@@ -50,7 +50,7 @@ func TestC05LateOwner(t *testing.T) {
 		t.Errorf("after that the record is %+v, %v", rec, err)
 	}
 	l.complete(completion(b, "B"))
-	if res, err := l.Reserve(soon(t), request("key")); err != nil || string(res.Record.Body) != "B" {
+	if res, err := l.Reserve(soon(t), reserveOf("key")); err != nil || string(res.Record.Body) != "B" {
 		t.Errorf("the replay is %q, %v", res.Record.Body, err)
 	}
 }
@@ -62,7 +62,7 @@ func TestC08ConflictWithAnUnseenRow(t *testing.T) {
 	isolations(t, func(t *testing.T, s setup) {
 		l := newLease(t, newBase(t, ""), s)
 		waits := func(key string) (backend.ReserveRequest, chan any) {
-			r, answer := request(key), make(chan any, 1)
+			r, answer := reserveOf(key), make(chan any, 1)
 			r.Wait = time.Minute
 			go func() {
 				res, err := l.Reserve(soon(t), r)
@@ -84,7 +84,7 @@ func TestC08ConflictWithAnUnseenRow(t *testing.T) {
 			}
 			return r, answer
 		}
-		tx := l.hold(request("a"))
+		tx := l.hold(reserveOf("a"))
 		_, answer := waits("a")
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
@@ -93,7 +93,7 @@ func TestC08ConflictWithAnUnseenRow(t *testing.T) {
 			t.Errorf("(a) the other one commits: %v; want existing", got)
 		}
 
-		tx = l.hold(request("b"))
+		tx = l.hold(reserveOf("b"))
 		_, answer = waits("b")
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
@@ -102,15 +102,15 @@ func TestC08ConflictWithAnUnseenRow(t *testing.T) {
 			t.Errorf("(b) the other one rolls back: %v; want acquired", got)
 		}
 
-		tx = l.hold(request("c"))
+		tx = l.hold(reserveOf("c"))
 		ctx, cancel := context.WithTimeout(soon(t), 200*time.Millisecond)
 		defer cancel()
-		r := request("c")
+		r := reserveOf("c")
 		r.Wait = time.Minute
 		if res, err := l.Reserve(ctx, r); !errors.Is(err, context.DeadlineExceeded) && (err != nil || res.Outcome != backend.Busy) {
 			t.Errorf("(c) the other one never ends: %v, %v; want the context's error", res.Outcome, err)
 		}
-		if res, err := l.Reserve(soon(t), request("c")); err != nil || res.Outcome != backend.Busy {
+		if res, err := l.Reserve(soon(t), reserveOf("c")); err != nil || res.Outcome != backend.Busy {
 			t.Errorf("(c) the next call: %v, %v; want busy", res.Outcome, err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -118,19 +118,19 @@ func TestC08ConflictWithAnUnseenRow(t *testing.T) {
 		}
 
 		// (d) the row goes between the conflict and the read.
-		old := request("d")
+		old := reserveOf("d")
 		old.TTL, old.KnownFor = time.Minute, time.Minute
 		fence := l.acquire(old).Fence
 		l.advance(time.Hour)
 		if done, err := l.Expire(soon(t), backend.ExpireRequest{}); err != nil || done.Removed == 0 {
 			t.Fatalf("Expire: %+v, %v", done, err)
 		}
-		r = request("d")
+		r = reserveOf("d")
 		r.TakeOver = fence
 		if res, err := l.Reserve(soon(t), r); err != nil || res.Outcome != backend.Gone || res.Now.IsZero() {
 			t.Errorf("(d) a takeover of what is gone: %+v, %v; want gone", res, err)
 		}
-		l.acquire(request("d"))
+		l.acquire(reserveOf("d"))
 	})
 }
 
@@ -149,7 +149,7 @@ func TestC08ExactlyOneOwner(t *testing.T) {
 		for range callers {
 			wg.Go(func() {
 				for k := range keys {
-					r := request(fmt.Sprint("key", k))
+					r := reserveOf(fmt.Sprint("key", k))
 					res, err := store.Reserve(soon(t), r)
 					if err != nil {
 						t.Errorf("Reserve: %v", err)
@@ -179,7 +179,7 @@ func TestC18FingerprintStays(t *testing.T) {
 	t.Parallel()
 	b := newBase(t, "")
 	with := func(digit string) backend.ReserveRequest {
-		r := request("key")
+		r := reserveOf("key")
 		if digit != "" {
 			r.Fingerprint = append([]byte{1}, strings.Repeat(digit, 32)...)
 		}
@@ -213,7 +213,7 @@ func TestC23RetriesAreBounded(t *testing.T) {
 	l.exec(fmt.Sprintf(`CREATE SEQUENCE fails; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		IF nextval('fails') %% 4 <> 0 OR NEW.key = 'never' THEN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$;
 		CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fail()`, l.names.Records))
-	r := request("key")
+	r := reserveOf("key")
 	l.acquire(r)
 	if err := l.Renew(soon(t), r.Ref, time.Hour); err != nil {
 		t.Error(err)
@@ -223,7 +223,7 @@ func TestC23RetriesAreBounded(t *testing.T) {
 		t.Errorf("three moves left rev %s", rev)
 	}
 	before := l.ask("SELECT last_value FROM fails")
-	res, err := l.Reserve(soon(t), request("never"))
+	res, err := l.Reserve(soon(t), reserveOf("never"))
 	if err == nil || errors.Is(err, backend.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "40001") {
 		t.Errorf("a reserve that never gets through: %v, %v", res.Outcome, err)
 	}
@@ -232,7 +232,7 @@ func TestC23RetriesAreBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(soon(t))
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := l.Reserve(ctx, request("never")); err == nil {
+	if _, err := l.Reserve(ctx, reserveOf("never")); err == nil {
 		t.Error("a reserve that never gets through, and whose caller leaves, succeeds")
 	}
 }
@@ -250,7 +250,7 @@ func TestC24ScopesAreApart(t *testing.T) {
 		{Tenant: "a%", Operation: "o", Key: "k"}, {Tenant: "a_", Operation: "o", Key: "k"}, {Tenant: "a*", Operation: "o", Key: "k"},
 	}
 	for i, id := range ids {
-		r := request("")
+		r := reserveOf("")
 		r.ID = id
 		l.acquire(r)
 		l.complete(completion(r, fmt.Sprint("answer ", i)))
@@ -282,13 +282,13 @@ func TestC24ScopesAreApart(t *testing.T) {
 func TestC37NoDeadline(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
-	r := request("key")
+	r := reserveOf("key")
 	fence := l.acquire(r).Fence
 	l.exec("UPDATE " + l.names.Records + " SET lease_until = NULL")
 	l.advance(1000 * time.Hour)
-	over := request("key")
+	over := reserveOf("key")
 	over.TakeOver = fence
-	for _, r := range []backend.ReserveRequest{request("key"), over} {
+	for _, r := range []backend.ReserveRequest{reserveOf("key"), over} {
 		if res, err := l.Reserve(soon(t), r); err != nil || res.Outcome != backend.Existing || res.Record.State != backend.InFlight {
 			t.Errorf("Reserve: %+v, %v; want it held", res, err)
 		}
@@ -308,7 +308,7 @@ func TestC41Keys(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
 	for _, key := range []string{"x", strings.Repeat("k", 255), "line\nbreak", "\U0001F511", "'; DROP TABLE records; --", `back\slash`} {
-		r := request(key)
+		r := reserveOf(key)
 		l.acquire(r)
 		body := strings.Repeat("\x00\xff", 1<<19)
 		l.complete(completion(r, body))
@@ -317,7 +317,7 @@ func TestC41Keys(t *testing.T) {
 		}
 	}
 	for _, key := range []string{"", strings.Repeat("k", 256), "nul\x00", "\xff"} {
-		if _, err := l.Reserve(soon(t), request(key)); !errors.Is(err, backend.ErrInvalidKey) {
+		if _, err := l.Reserve(soon(t), reserveOf(key)); !errors.Is(err, backend.ErrInvalidKey) {
 			t.Errorf("key %q: %v", key, err)
 		}
 	}

@@ -110,7 +110,7 @@ func TestStoreThatCannotBeUsed(t *testing.T) {
 			"pgx": New(PgxDB{Pool: newPool(t, c.url, setup{size: 2, mode: pgx.QueryExecModeCacheStatement})}, c.base.config()),
 			"sql": New(SQLDB{DB: newSQL(t, c.url, setup{size: 2, mode: pgx.QueryExecModeCacheStatement})}, c.base.config()),
 		} {
-			_, err := store.Reserve(soon(t), request("key"))
+			_, err := store.Reserve(soon(t), reserveOf("key"))
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "a retry is safe") || errors.Is(err, backend.ErrOutcomeUnknown) {
 				t.Errorf("%s, %s: %v", name, driver, err)
 			}
@@ -136,8 +136,8 @@ func TestKilledSession(t *testing.T) {
 		},
 	} {
 		l, store := newLease(t, b, setup{}), open()
-		tx := l.hold(request(driver))
-		r := request(driver)
+		tx := l.hold(reserveOf(driver))
+		r := reserveOf(driver)
 		r.Wait = time.Minute
 		answer := make(chan error, 1)
 		go func() {

@@ -40,8 +40,8 @@ var attempts struct {
 	n uint64
 }
 
-// request is a reserve of key by an attempt of its own.
-func request(key string) backend.ReserveRequest {
+// reserveOf is a reserve of key by an attempt of its own.
+func reserveOf(key string) backend.ReserveRequest {
 	attempts.Lock()
 	defer attempts.Unlock()
 	attempts.n++
@@ -99,7 +99,7 @@ func TestCompleteIsHOT(t *testing.T) {
 	l := newLease(t, newBase(t, ""), setup{})
 	const keys = 200
 	for i := range keys {
-		r := request(fmt.Sprint("key", i))
+		r := reserveOf(fmt.Sprint("key", i))
 		r.ReplayFor = time.Hour
 		l.acquire(r)
 		if err := l.Renew(soon(t), r.Ref, 2*time.Minute); err != nil {
@@ -132,7 +132,7 @@ func TestCompleteIsHOT(t *testing.T) {
 func TestShortOutcomeIsSweptInTime(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
-	r := request("short")
+	r := reserveOf("short")
 	r.KnownFor = 240 * time.Hour
 	l.acquire(r)
 	c := completion(r, "x")
@@ -148,7 +148,7 @@ func TestShortOutcomeIsSweptInTime(t *testing.T) {
 func TestReplayWritesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
-	r := request("key")
+	r := reserveOf("key")
 	l.acquire(r)
 	l.complete(completion(r, "done"))
 	state := func() string {
@@ -159,7 +159,7 @@ func TestReplayWritesNothing(t *testing.T) {
 	for range 50 {
 		before := state()
 		for range 5 {
-			res, err := l.Reserve(soon(t), request("key"))
+			res, err := l.Reserve(soon(t), reserveOf("key"))
 			if err != nil || res.Outcome != backend.Existing || string(res.Record.Body) != "done" {
 				t.Fatalf("Reserve: %v, %v", res, err)
 			}
@@ -175,9 +175,9 @@ func TestReplayWritesNothing(t *testing.T) {
 func TestLockTimeoutDoesNotLeak(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{size: 1})
-	tx := l.hold(request("key"))
+	tx := l.hold(reserveOf("key"))
 	for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
-		r := request("key")
+		r := reserveOf("key")
 		r.Wait = wait
 		res, err := l.Reserve(soon(t), r)
 		if err != nil || res.Outcome != backend.Busy || res.Now.IsZero() {
@@ -191,17 +191,17 @@ func TestLockTimeoutDoesNotLeak(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.acquire(request("key"))
+	l.acquire(reserveOf("key"))
 }
 
 // A takeover does not wait either where another's transaction has locked the row.
 func TestTakeOverBehindAnOpenTransactionIsBusy(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
-	old := l.acquire(request("key"))
+	old := l.acquire(reserveOf("key"))
 	l.advance(2 * time.Minute)
 	tx := l.open("SELECT 1 FROM " + l.names.Records + " FOR UPDATE")
-	r := request("key")
+	r := reserveOf("key")
 	r.TakeOver = old.Fence
 	if res, err := l.Reserve(soon(t), r); err != nil || res.Outcome != backend.Busy {
 		t.Fatalf("Reserve: %v, %v; want busy", res.Outcome, err)
@@ -222,7 +222,7 @@ func TestWindowsDoNotFollowSummerTime(t *testing.T) {
 	b.exec("ALTER DATABASE " + b.ask("SELECT current_database()") + " SET timezone = 'Europe/Berlin'")
 	b.exec("UPDATE " + b.clock() + " SET t = '2027-03-27 12:00:00+00'") // the clocks change that night
 	l := newLease(t, b, setup{})
-	r := request("key")
+	r := reserveOf("key")
 	r.TTL, r.KnownFor = time.Hour, 72*time.Hour
 	rec := l.acquire(r)
 	if rec.LeaseUntil.Sub(rec.ReservedAt) != r.TTL || rec.KnownUntil.Sub(rec.LeaseUntil) != r.KnownFor {
@@ -259,7 +259,7 @@ func TestListPages(t *testing.T) {
 	}
 	l.exec("DELETE FROM " + l.names.Records)
 	for i := range keys {
-		r := request(fmt.Sprint("key", i))
+		r := reserveOf(fmt.Sprint("key", i))
 		r.ID.Operation = []string{"pay", "ship"}[i%2]
 		st := l.reserveStmt(&r, "1s")
 		if err := l.db.Do(soon(t), st); err != nil {

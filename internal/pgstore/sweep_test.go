@@ -55,13 +55,13 @@ func TestSweepPassesWhatIsNotDue(t *testing.T) {
 	l := newLease(t, newBase(t, ""), setup{})
 	const held, dropped, bare, due = 30, 7, 5, 20
 	for i := range held {
-		r := request(fmt.Sprint("held", i))
+		r := reserveOf(fmt.Sprint("held", i))
 		r.OnAbandoned, r.TTL, r.KnownFor = backend.Hold, time.Minute, time.Minute
 		l.acquire(r)
 	}
 	settle := func(n int, name, body string, replay, known time.Duration) {
 		for i := range n {
-			r := request(fmt.Sprint(name, i))
+			r := reserveOf(fmt.Sprint(name, i))
 			r.KnownFor = 3 * time.Minute
 			l.acquire(r)
 			c := completion(r, body)
@@ -106,7 +106,7 @@ func TestSweepLeavesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
 	for _, column := range []string{"format", "state", "attempt", "on_abandoned"} {
-		r := request(column)
+		r := reserveOf(column)
 		r.TTL, r.KnownFor = time.Minute, time.Minute
 		l.acquire(r)
 		l.exec("UPDATE " + l.names.Records + " SET " + column + " = -1 WHERE key = '" + column + "'")
@@ -126,7 +126,7 @@ func TestSweepDoesNotWait(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
 	for i := range 10 {
-		r := request(fmt.Sprint("key", i))
+		r := reserveOf(fmt.Sprint("key", i))
 		r.TTL, r.KnownFor = time.Minute, time.Minute
 		l.acquire(r)
 	}
