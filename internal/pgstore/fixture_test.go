@@ -23,7 +23,7 @@ import (
 type setup struct {
 	name      string
 	isolation string
-	mode      pgx.QueryExecMode
+	mode      pgx.QueryExecMode // zero: pgx's default
 	size      int32
 }
 
@@ -168,7 +168,9 @@ func newPool(t testing.TB, url string, s setup) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	c.MaxConns = s.size
-	c.ConnConfig.DefaultQueryExecMode = s.mode
+	if s.mode != 0 {
+		c.ConnConfig.DefaultQueryExecMode = s.mode
+	}
 	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), c)
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +186,9 @@ func newSQL(t testing.TB, url string, s setup) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.DefaultQueryExecMode = s.mode
+	if s.mode != 0 {
+		c.DefaultQueryExecMode = s.mode
+	}
 	db := stdlib.OpenDB(*c)
 	db.SetMaxOpenConns(int(s.size))
 	db.SetMaxIdleConns(int(s.size))
