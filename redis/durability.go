@@ -240,7 +240,7 @@ func checkAcks(ctx context.Context, node redis.UniversalClient, t terms, version
 		return nil
 	case unknownCommand(err):
 		return &ServerVersionError{Found: version, Need: "7.2"}
-	case t.ackFsync && redis.HasErrorPrefix(err, "ERR"):
+	case t.ackFsync && forbidden(err) && !redis.HasErrorPrefix(err, "NOPERM"):
 		return fmt.Errorf("%w: AckFsync needs a log to wait for; set appendonly to yes", backend.ErrGuarantee)
 	}
 	return readFault(ctx, err)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 // to be recognised. Answers are raw, by the command's name in lower case.
 func fakeRedis(tb testing.TB, answers map[string]func(args []string) string) *redis.Client {
 	tb.Helper()
+	answers = maps.Clone(answers)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
