@@ -109,7 +109,7 @@ func creating(name string) bool { return name == "run" || name == "import" }
 func TestCaseC35_EveryCommandIsCovered(t *testing.T) {
 	t.Parallel()
 	covered := everyCommand()
-	covered["each"] = nil                           // its own tests
+	covered["each"] = nil                            // its own tests
 	covered["policy"], covered["migrate"] = nil, nil // they open no file
 	for _, c := range newRoot().Commands() {
 		if _, ok := covered[c.Name()]; c.GroupID != "" && !ok && c.Name() != "key" {
