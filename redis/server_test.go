@@ -17,9 +17,9 @@ import (
 	"github.com/goidem/idem/internal/testdb"
 )
 
-// fakeServer answers INFO with text, or refuses it where text is empty, and knows
+// infoServer answers INFO with text, or refuses it where text is empty, and knows
 // no other command.
-func fakeServer(t *testing.T, info string) string {
+func infoServer(t *testing.T, info string) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -83,7 +83,7 @@ func TestOldServerIsRefused(t *testing.T) {
 		{"nothing of use\r\n", "", false},
 		{"", "", false}, // may not ask, and PEXPIRETIME is unknown
 	} {
-		client := redis.NewClient(&redis.Options{Addr: fakeServer(t, c.info)})
+		client := redis.NewClient(&redis.Options{Addr: infoServer(t, c.info)})
 		s, err := New(t.Context(), client, nil)
 		var old *ServerVersionError
 		switch {
