@@ -2,6 +2,7 @@ package cockroach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -66,6 +67,24 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	s.owned = true
 	return s, nil
 }
+
+// Join implements backend.Transactional. Where the caller's transaction has to be run
+// again, its error has the SQLSTATE 40001, so that cockroach-go's ExecuteTx does so.
+func (s *Store) Join(ctx context.Context, tx pgx.Tx, r backend.ReserveRequest, work backend.Work[pgx.Tx]) (backend.Reservation, error) {
+	res, err := s.pgxStore.Join(ctx, tx, r, work)
+	if errors.Is(err, backend.ErrRetryTransaction) {
+		err = restartError{err}
+	}
+	return res, err
+}
+
+// restartError is what cockroach-go takes for a wish of the server.
+type restartError struct{ error }
+
+// SQLState implements what cockroach-go looks for.
+func (restartError) SQLState() string { return "40001" }
+
+func (e restartError) Unwrap() error { return e.error }
 
 // Pool returns the pool behind the store, for effects of the caller's own.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }

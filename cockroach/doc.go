@@ -21,6 +21,10 @@
 // commit whose outcome is unknown (40003, a cut connection) is settled by going back
 // to the record.
 //
+// A transaction of the caller's own belongs into ExecuteTx of cockroach-go
+// (crdb/crdbpgxv5), with idem.ExecuteIn inside: what the server wants again, that runs
+// again.
+//
 // On PostgreSQL that protocol would commit in the wrong place: opening such a server
 // is refused with [ErrServer], as package postgres refuses a cluster.
 //

@@ -38,6 +38,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceSQL(t *testing.T) {
+	full(t)
 	conform(t, false, sqlHarness)
 }
 

@@ -12,7 +12,6 @@ import (
 const (
 	savepointRestart = "SAVEPOINT cockroach_restart"
 	releaseRestart   = "RELEASE SAVEPOINT cockroach_restart"
-	rollbackRestart  = "ROLLBACK TO SAVEPOINT cockroach_restart"
 )
 
 // CrdbDB is a [DB] on a pool of pgx whose server is CockroachDB. A transaction of its
@@ -53,10 +52,4 @@ func (l crdbLink) Commit(ctx context.Context, last ...*Stmt) error {
 	g := *f
 	g.Sent, g.wrote, g.fatal = true, true, true
 	return &g
-}
-
-// Restart starts the transaction over where the server asked for that, keeping its
-// connection and its priority, and runs first in it.
-func (l crdbLink) Restart(ctx context.Context, first ...*Stmt) error {
-	return l.Do(ctx, append([]*Stmt{{SQL: rollbackRestart}}, first...)...)
 }
