@@ -199,12 +199,13 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	// A replica refuses writes.
+	single := redis.NewClient(&redis.Options{Addr: opt.Addr, Password: opt.Password, MaxRetries: -1})
+	t.Cleanup(func() { _ = single.Close() })
+	other := newStore(t, single, "other:")
 	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	single := redis.NewClient(&redis.Options{Addr: opt.Addr, Password: opt.Password, MaxRetries: -1})
-	t.Cleanup(func() { _ = single.Close() })
-	if _, err := newStore(t, single, "other:").Reserve(t.Context(), request("k")); !errors.Is(err, ErrRefused) {
+	if _, err := other.Reserve(t.Context(), request("k")); !errors.Is(err, ErrRefused) {
 		t.Errorf("Reserve on a replica: %v; want a refusal", err)
 	}
 }

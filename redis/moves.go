@@ -33,7 +33,7 @@ func (s *Store) Complete(ctx context.Context, r backend.CompleteRequest) (backen
 		inline, apart = nil, inline
 		keys = append(keys, s.bodyKey(key))
 	}
-	reply, err := s.eval(ctx, &s.lua.complete, keys, name, r.Owner[:], int(r.State), replay, known, inline, sum, apart)
+	reply, short, err := s.evalWrite(ctx, &s.lua.complete, keys, name, r.Owner[:], int(r.State), replay, known, inline, sum, apart)
 	if err != nil {
 		return backend.Record{}, writeFault(ctx, err)
 	}
@@ -43,6 +43,9 @@ func (s *Store) Complete(ctx context.Context, r backend.CompleteRequest) (backen
 	case string:
 		if len(reply) < headerSize {
 			return backend.Record{}, errUnexpected
+		}
+		if short != nil {
+			return backend.Record{}, short
 		}
 		// The reply has no body, so its checksum is not that of a body: it is taken
 		// for one that is in its own key.
@@ -70,6 +73,11 @@ func (s *Store) Complete(ctx context.Context, r backend.CompleteRequest) (backen
 	rec := v.rec.At(v.now)
 	if rec.State == 0 {
 		return backend.Record{}, backend.ErrLeaseLost
+	}
+	// This token's completion stands from an earlier copy, whose acknowledgement may
+	// be what was missing.
+	if err := s.acks.again(ctx, s.run, s.prefix, key); err != nil {
+		return backend.Record{}, err
 	}
 	return rec, nil
 }
@@ -100,13 +108,17 @@ func (s *Store) Renew(ctx context.Context, ref backend.Ref, ttl time.Duration) e
 
 // plain runs a script that answers done or lost.
 func (s *Store) plain(ctx context.Context, sc *script, ref *backend.Ref, args ...any) error {
-	reply, err := s.eval(ctx, sc, []string{s.key(&ref.ID)}, args...)
+	reply, short, err := s.evalWrite(ctx, sc, []string{s.key(&ref.ID)}, args...)
 	if err != nil {
 		return writeFault(ctx, err)
 	}
 	switch reply {
 	case int64(answerDone):
-		return nil
+		if sc == &s.lua.release {
+			// A release that is lost in a failover costs time, no second execution.
+			return nil
+		}
+		return short
 	case int64(answerLost):
 		return backend.ErrLeaseLost
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,6 +17,7 @@ import (
 type Store struct {
 	client redis.UniversalClient
 	run    runner
+	acks   *acks // nil: a write is done when the master has answered
 	lua    scripts
 	prefix string
 	found  backend.Guarantees
@@ -37,6 +39,21 @@ type Options struct {
 	// DefaultPrefix. Braces are refused: they would steer the keys to one slot of a
 	// Cluster.
 	Prefix string
+
+	// AcceptEviction names the maxmemory-policy that the caller accepts although it
+	// may remove records before their time. Empty refuses every policy but
+	// noeviction, with an [*EvictionError].
+	AcceptEviction string
+	// AckReplicas is how many replicas must have a reservation, renewal or
+	// completion before it counts as done (WAIT). With too few, the move is an
+	// [*AckError]: after a reserve nothing is run, after a completion the outcome is
+	// unknown. It makes a loss in a failover less likely, not impossible.
+	AckReplicas int
+	// AckFsync asks that the master, and AckReplicas replicas, have the write on
+	// disk (WAITAOF, Redis 7.2), for servers with appendfsync everysec.
+	AckFsync bool
+	// AckTimeout bounds the wait for acknowledgements; zero means one second.
+	AckTimeout time.Duration
 }
 
 // New returns a store on client, which stays the caller's to close. It asks the
@@ -52,7 +69,10 @@ type Options struct {
 // is taken.
 func New(ctx context.Context, client redis.UniversalClient, o *Options) (*Store, error) {
 	s := &Store{client: client, run: direct{client}, lua: newScripts(), prefix: DefaultPrefix}
-	if o != nil && o.Prefix != "" {
+	if o == nil {
+		o = &Options{}
+	}
+	if o.Prefix != "" {
 		s.prefix = o.Prefix
 	}
 	if len(s.prefix) > maxPrefix || strings.ContainsAny(s.prefix, "{}\x00") {
@@ -72,7 +92,11 @@ func New(ctx context.Context, client redis.UniversalClient, o *Options) (*Store,
 		return nil, err
 	}
 	var err error
-	if s.found, err = inspect(ctx, client); err != nil {
+	if s.acks, err = newAcks(client, o.AckReplicas, o.AckFsync, o.AckTimeout); err != nil {
+		return nil, err
+	}
+	s.found, _, err = probe(ctx, client, terms{acceptEviction: o.AcceptEviction, ackReplicas: o.AckReplicas, ackFsync: o.AckFsync})
+	if err != nil {
 		return nil, err
 	}
 	return s, nil

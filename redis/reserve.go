@@ -45,10 +45,14 @@ func (s *Store) reserveNative(ctx context.Context, r *backend.ReserveRequest) (b
 	set := redis.NewStringCmd(ctx, "set", key, value, "nx", "get", "px", ttl+known)
 	left := redis.NewIntCmd(ctx, "pttl", key)
 	expire := redis.NewIntCmd(ctx, "pexpiretime", key)
-	if err := s.run.do(ctx, set, left, expire); err != nil {
+	short, err := s.acks.do(ctx, s.run, key, set, left, expire)
+	if err != nil {
 		return backend.Reservation{}, writeFault(ctx, err)
 	}
 	if set.Err() == redis.Nil && expire.Err() == nil && expire.Val() >= 0 {
+		if short != nil {
+			return backend.Reservation{}, short
+		}
 		began := expire.Val() - ttl - known
 		rec.Fence = uint64(began) * 1000
 		rec.ReservedAt = time.UnixMilli(began).UTC()
@@ -85,7 +89,22 @@ func (s *Store) answer(ctx context.Context, r *backend.ReserveRequest, v view) (
 		return s.reserveByScript(ctx, r)
 	}
 	_, res, err := r.Apply(v.rec, v.now, 0)
-	return res, err
+	if err == nil {
+		err = s.granted(ctx, v.key, &res)
+	}
+	if err != nil {
+		return backend.Reservation{}, err
+	}
+	return res, nil
+}
+
+// granted asks again for the acknowledgement of a grant that an earlier copy of the
+// reserve got.
+func (s *Store) granted(ctx context.Context, key string, res *backend.Reservation) error {
+	if res.Outcome != backend.Acquired {
+		return nil
+	}
+	return s.acks.again(ctx, s.run, s.prefix, key)
 }
 
 // reserveByScript reserves where a native SET would not do.
@@ -100,7 +119,7 @@ func (s *Store) reserveByScript(ctx context.Context, r *backend.ReserveRequest) 
 		known = micros(r.KnownFor)
 	}
 	key := s.key(&r.ID)
-	reply, err := s.eval(ctx, &s.lua.reserve, []string{key}, r.ID.AppendTo(nil), value, micros(r.TTL), known)
+	reply, short, err := s.evalWrite(ctx, &s.lua.reserve, []string{key}, r.ID.AppendTo(nil), value, micros(r.TTL), known)
 	if err != nil {
 		return backend.Reservation{}, writeFault(ctx, err)
 	}
@@ -109,6 +128,9 @@ func (s *Store) reserveByScript(ctx context.Context, r *backend.ReserveRequest) 
 		return backend.Reservation{}, err
 	}
 	if code, _ := reply.([]any)[0].(int64); code == answerDone {
+		if short != nil {
+			return backend.Reservation{}, short
+		}
 		return backend.Reservation{Outcome: backend.Acquired, Record: v.rec, Now: v.now}, nil
 	}
 	return s.answer(ctx, r, v)
@@ -121,6 +143,9 @@ func (s *Store) takeOver(ctx context.Context, r *backend.ReserveRequest) (res ba
 		step, res, err = r.Apply(v.rec, v.now, uint64(v.now.UnixMicro()))
 		return step, err
 	})
+	if err == nil && moved.mask == 0 {
+		err = s.granted(ctx, s.key(&r.ID), &res)
+	}
 	if err != nil {
 		return backend.Reservation{}, err
 	}

@@ -222,6 +222,23 @@ func (s *Store) eval(ctx context.Context, sc *script, keys []string, args ...any
 	return cmd.Result()
 }
 
+// evalWrite is eval for a script that writes. short says that the write, if the
+// reply tells of one, has too few acknowledgements.
+func (s *Store) evalWrite(ctx context.Context, sc *script, keys []string, args ...any) (reply any, short, err error) {
+	cmd := evalCmd(ctx, "evalsha", sc.sha, keys, args)
+	if short, err = s.acks.do(ctx, s.run, keys[0], cmd); err != nil {
+		return nil, nil, err
+	}
+	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = evalCmd(ctx, "eval", sc.text, keys, args)
+		if short, err = s.acks.do(ctx, s.run, keys[0], cmd); err != nil {
+			return nil, nil, err
+		}
+	}
+	reply, err = cmd.Result()
+	return reply, short, err
+}
+
 func evalCmd(ctx context.Context, name, which string, keys []string, args []any) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(all, name, which, len(keys))

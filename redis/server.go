@@ -2,76 +2,15 @@ package redis
 
 import (
 	"context"
-	"errors"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/goidem/idem/backend"
 )
 
 // oldestServer is the first version with SET NX GET in one command and with
 // PEXPIRETIME.
 const oldestServer = 7
-
-// inspect asks every master for its version and refuses old ones.
-func inspect(ctx context.Context, client redis.UniversalClient) (backend.Guarantees, error) {
-	nodes, err := masters(ctx, client)
-	if err != nil {
-		return backend.Guarantees{}, readFault(ctx, err)
-	}
-	g := backend.Guarantees{ServerClock: true, Shared: true}
-	for i, node := range nodes {
-		f, err := version(ctx, node)
-		if err != nil {
-			return backend.Guarantees{}, err
-		}
-		if i == 0 {
-			g.Findings = append(g.Findings, f)
-		}
-	}
-	return g, nil
-}
-
-// version checks the version of one server.
-func version(ctx context.Context, node redis.UniversalClient) (backend.Finding, error) {
-	f := backend.Finding{Setting: "redis_version"}
-	info := redis.NewStringCmd(ctx, "info", "server")
-	if err := (direct{node}).do(ctx, info); err != nil {
-		return f, readFault(ctx, err)
-	}
-	if err := info.Err(); err != nil {
-		if !redis.HasErrorPrefix(err, "NOPERM") {
-			return f, readFault(ctx, err)
-		}
-		// A user without the right to ask: whether the server has what is needed shows
-		// in what it understands.
-		probe := redis.NewCmd(ctx, "pexpiretime", DefaultPrefix+"probe")
-		if err := (direct{node}).do(ctx, probe); err != nil {
-			return f, readFault(ctx, err)
-		}
-		var reply redis.Error
-		if err := probe.Err(); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "ERR unknown command") {
-			return f, &ServerVersionError{Need: "7.0"}
-		}
-		f.Value, f.Text = "could not check", "the user may not ask INFO; the server knows a command of Redis 7.0"
-		return f, nil
-	}
-	fields := infoFields(info.Val())
-	if v := fields["valkey_version"]; v != "" {
-		f.Value, f.Text = "Valkey "+v, "new enough"
-		return f, nil
-	}
-	v := fields["redis_version"]
-	major, _, _ := strings.Cut(v, ".")
-	if n, err := strconv.Atoi(major); err != nil || n < oldestServer {
-		return f, &ServerVersionError{Found: v, Need: "7.0"}
-	}
-	f.Value, f.Text = v, "new enough"
-	return f, nil
-}
 
 // masters returns a client for each server that takes writes.
 func masters(ctx context.Context, client redis.UniversalClient) ([]redis.UniversalClient, error) {

@@ -88,7 +88,7 @@ func (s *Store) swap(ctx context.Context, v *view, next *backend.Record) (move, 
 			}
 		}
 	}
-	reply, err := s.eval(ctx, &s.lua.swap, []string{v.key, s.bodyKey(v.key)},
+	reply, short, err := s.evalWrite(ctx, &s.lua.swap, []string{v.key, s.bodyKey(v.key)},
 		v.rec.ID.AppendTo(nil), head(v.value), len(v.value), v.expire, value, v.now.UnixMicro(), m.mask, body)
 	if err != nil {
 		return m, false, writeFault(ctx, err)
@@ -97,8 +97,11 @@ func (s *Store) swap(ctx context.Context, v *view, next *backend.Record) (move, 
 	if !ok {
 		return m, false, errUnexpected
 	}
-	m.by = time.Duration(max(moved, 0)) * time.Microsecond
-	return m, moved >= 0, nil
+	if moved < 0 {
+		return m, false, nil
+	}
+	m.by = time.Duration(moved) * time.Microsecond
+	return m, true, short
 }
 
 // grave returns the value that stands for a forgotten record for a while.
