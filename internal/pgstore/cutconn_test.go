@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -17,7 +18,7 @@ type wire struct {
 	trips atomic.Int64
 	mu    sync.Mutex
 	cut   cut
-	log   []string
+	any   bool // whatever is sent next, not only a commit
 }
 
 type cut int
@@ -26,6 +27,7 @@ const (
 	cutNothing cut = iota
 	cutBefore      // the commit does not reach the server
 	cutAfter       // it does, and takes effect; its answer does not come back
+	cutStall       // as cutAfter, and the link stays open and silent
 )
 
 // next arms the cut of the next commit.
@@ -39,7 +41,7 @@ func (w *wire) next(c cut) {
 func (w *wire) armed(p []byte) cut {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cut == cutNothing || !bytes.Contains(p, []byte("commit")) && !bytes.Contains(p, []byte("COMMIT")) {
+	if w.cut == cutNothing || !w.any && !bytes.Contains(p, []byte("commit")) && !bytes.Contains(p, []byte("COMMIT")) {
 		return cutNothing
 	}
 	c := w.cut
@@ -52,33 +54,37 @@ func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	return &wireConn{Conn: c, w: w}, nil
+	return &wireConn{Conn: c, w: w, stalled: make(chan struct{})}, nil
 }
 
 type wireConn struct {
 	net.Conn
 	w       *wire
-	reading atomic.Bool // since the last write
+	open    atomic.Bool // something was sent that has not been answered
 	dead    atomic.Bool
+	stalled chan struct{}
+	once    sync.Once
 }
 
 func (c *wireConn) Write(p []byte) (int, error) {
-	if c.reading.Swap(false) || c.w.trips.Load() == 0 {
+	if !c.open.Swap(true) {
 		c.w.trips.Add(1)
 	}
-	switch c.w.armed(p) {
+	switch cut := c.w.armed(p); cut {
 	case cutBefore:
 		c.dead.Store(true)
 		c.Close()
 		return len(p), nil
-	case cutAfter:
+	case cutAfter, cutStall:
+		c.dead.Store(true)
 		n, err := c.Conn.Write(p)
 		if err == nil {
-			c.dead.Store(true)
 			// The answer has come when a byte of it can be read; what it says is lost. One
 			// byte is enough: the server sends its answer at the end of the pipeline.
 			_, _ = c.Conn.Read(make([]byte, 1))
-			c.Close()
+			if cut == cutAfter {
+				c.Close()
+			}
 		}
 		return n, err
 	}
@@ -86,11 +92,27 @@ func (c *wireConn) Write(p []byte) (int, error) {
 }
 
 func (c *wireConn) Read(p []byte) (int, error) {
-	c.reading.Store(true)
 	if c.dead.Load() {
+		<-c.stalled
 		return 0, net.ErrClosed
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.open.Store(false)
+	}
+	return n, err
+}
+
+func (c *wireConn) SetDeadline(t time.Time) error {
+	if c.dead.Load() && !t.IsZero() {
+		c.once.Do(func() { close(c.stalled) })
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *wireConn) Close() error {
+	c.once.Do(func() { close(c.stalled) })
+	return c.Conn.Close()
 }
 
 func (w *wire) config(c *pgconn.Config) { c.DialFunc = w.dial }

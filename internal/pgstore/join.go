@@ -84,7 +84,7 @@ func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.Reserve
 	}
 	last, rec, err := s.outcome(h, done)
 	if err == nil {
-		err = leftBehind(l.State(), done.Undo)
+		last, err = mend(ctx, l, done.Undo, last)
 	}
 	if err != nil {
 		return backend.Reservation{}, err

@@ -253,7 +253,7 @@ func (a *attempt[Tx]) settled(res *backend.Reservation) {
 func (s *Store[Tx]) finish(ctx context.Context, l Link[Tx], h *holding, done backend.Completion) (backend.Record, ending, error) {
 	last, rec, err := s.outcome(h, done)
 	if err == nil {
-		err = leftBehind(l.State(), done.Undo)
+		last, err = mend(ctx, l, done.Undo, last)
 	}
 	if err != nil {
 		l.Rollback(ctx)
@@ -271,19 +271,25 @@ func (s *Store[Tx]) finish(ctx context.Context, l Link[Tx], h *holding, done bac
 	return backend.Record{}, endFailed, endError(l, err)
 }
 
-// leftBehind says what a function has done to the transaction that it was given.
-func leftBehind(state LinkState, undo bool) error {
-	switch state {
+// mend looks at what a function has done to the transaction that it was given, and
+// returns what is left of the last statements.
+func mend[Tx any](ctx context.Context, l Link[Tx], undo bool, last []*Stmt) ([]*Stmt, error) {
+	switch l.State() {
 	case LinkEnded:
-		return errEnded
+		return nil, errEnded
 	case LinkBroken:
-		return errLost
+		return nil, errLost
 	case LinkAborted:
-		if !undo { // a roll-back to the savepoint mends it
-			return errSwallowed
+		if !undo {
+			return nil, errSwallowed
 		}
+		// Alone: in an aborted transaction the server prepares no other statement, so
+		// those behind it cannot travel along.
+		ctx, cancel := detached(ctx, endLimit)
+		defer cancel()
+		return last[1:], l.Do(ctx, last[0])
 	}
-	return nil
+	return last, nil
 }
 
 // endError explains why the last statements failed, where that was the function's

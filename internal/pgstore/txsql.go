@@ -22,6 +22,7 @@ type txTexts struct {
 	lock    string // $1 id: columns, now; locks the row
 	claim   string // $1 id, $2 owner: an attempt's record turns uncertain
 	touch   string // $1 id, $2 owner
+	insert  string // see insertStmt
 	// outcome writes what Work wants stored, see (*Store).outcome: uncertain or settled,
 	// in a transaction of the caller or of ours, found by key or by place.
 	outcome [2][2][2]string
@@ -91,6 +92,7 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 		lock:    fmt.Sprintf(`SELECT %s, %s FROM %s WHERE id = $1::uuid FOR UPDATE`, columns, now, n.Records),
 		claim:   fmt.Sprintf(`UPDATE %s SET rev = rev + 1, state = %d, known_until = NULL WHERE id = $1::uuid AND owner = $2::uuid AND state IN (%d, %d)`, n.Records, backend.Uncertain, backend.InFlight, backend.Uncertain),
 		touch:   fmt.Sprintf(`UPDATE %s SET rev = rev + 1 WHERE id = $1::uuid AND owner = $2::uuid`, n.Records),
+		insert:  insertText(n, now, seed),
 		outcome: outcome,
 	}
 }
