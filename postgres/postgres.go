@@ -95,6 +95,14 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	return s, nil
 }
 
+// Queued returns the store for work that only queues statements in a batch: reserve,
+// effect, complete and commit then travel in one round trip. The work runs before
+// anything is sent, so it cannot decide by what its statements find, and its outcome
+// cannot be a permanent failure. It shares records and connections with s.
+func (s *Store) Queued() backend.Transactional[*pgx.Batch] {
+	return pgstore.NewQueued(s.pgxStore, pgstore.PgxDB{Pool: s.pool})
+}
+
 // Pool returns the pool behind the store, for effects of the caller's own.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 
