@@ -73,7 +73,12 @@ func txHarness[Tx any](b *base, db DB[Tx], w *wire) *backendtest.TxHarness[Tx] {
 		Advance: plain.Advance, Tick: plain.Tick, FenceOutlivesRecord: plain.FenceOutlivesRecord,
 		Put: plain.Put, Damage: plain.Damage, Future: plain.Future,
 		Count: b.count,
-		LoseCommit: func(_ testing.TB, applied bool) {
+		LoseCommit: func(t testing.TB, applied bool) {
+			t.Cleanup(func() {
+				if w.next(cutNothing) != cutNothing {
+					t.Error("no commit came by to be lost")
+				}
+			})
 			if applied {
 				w.next(cutAfter)
 			} else {

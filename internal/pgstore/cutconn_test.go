@@ -3,6 +3,8 @@ package pgstore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -30,23 +32,42 @@ const (
 	cutStall       // as cutAfter, and the link stays open and silent
 )
 
-// next arms the cut of the next commit.
-func (w *wire) next(c cut) {
+// next arms the cut of the next commit, and returns what was armed.
+func (w *wire) next(c cut) cut {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := w.cut
 	w.cut = c
-	w.mu.Unlock()
+	return was
 }
 
 // armed takes the cut, if p carries a commit.
 func (w *wire) armed(p []byte) cut {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cut == cutNothing || !w.any && !bytes.Contains(p, []byte("commit")) && !bytes.Contains(p, []byte("COMMIT")) {
+	if w.cut == cutNothing || !w.any && !commits(p) {
 		return cutNothing
 	}
 	c := w.cut
 	w.cut = cutNothing
 	return c
+}
+
+// commits reports whether p executes a COMMIT of idem or of the driver, in any of the
+// driver's modes. Preparing one is not executing it.
+func commits(p []byte) bool {
+	name := sha256.Sum256([]byte("commit"))
+	for _, pattern := range []string{
+		"\x00stmtcache_" + hex.EncodeToString(name[:24]) + "\x00", // Bind, from the unnamed portal
+		"\x0e\x00commit\x00", // Parse of the unnamed statement
+		"Q\x00\x00\x00\x0bcommit\x00",
+		";commit\x00", // at the end of a simple query
+	} {
+		if bytes.Contains(p, []byte(pattern)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error) {

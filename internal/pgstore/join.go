@@ -123,5 +123,12 @@ func joinError(err error) (backend.Reservation, error) {
 func (s *Store[Tx]) undoJoin(ctx context.Context, l Link[Tx]) {
 	ctx, cancel := detached(ctx, endLimit)
 	defer cancel()
-	_ = l.Do(ctx, plain(undoJoin), plain(releaseJoin))
+	last := []*Stmt{plain(undoJoin), plain(releaseJoin)}
+	if l.State() == LinkAborted { // the server prepares nothing else in there
+		if err := l.Do(ctx, last[0]); err != nil {
+			return
+		}
+		last = last[1:]
+	}
+	_ = l.Do(ctx, last...)
 }

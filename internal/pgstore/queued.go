@@ -215,6 +215,20 @@ func (q *Queued) deliver(ctx context.Context, u *unit, p *pass, began time.Time)
 	}
 }
 
+// isMine reports whether err is about preparing a statement of the function.
+func (u *unit) isMine(err error) bool {
+	var p pgx.ErrPreprocessingBatch
+	if !errors.As(err, &p) {
+		return false
+	}
+	for _, e := range u.effects {
+		if e.SQL == p.SQL() {
+			return true
+		}
+	}
+	return false
+}
+
 // send sends u once.
 func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDoubt bool) (res backend.Reservation, end ending, err error) {
 	s := q.Store
@@ -286,7 +300,8 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 		}
 		if inDoubt && res.Outcome == backend.Existing && res.Record.Owner == u.r.Owner && res.Record.State == u.c.State {
 			// The batch in doubt took effect; see (*attempt).once for the write.
-			if err := s.db.Do(asking, &Stmt{SQL: s.tx.sql.touch, Args: []any{token(u.r.ID.Sum()), token(u.r.Owner)}}); err != nil {
+			// It takes this connection: there may be no second one.
+			if err := pgxDo(asking, conn, &Stmt{SQL: s.tx.sql.touch, Args: []any{token(u.r.ID.Sum()), token(u.r.Owner)}}); err != nil {
 				return res, endDoubtful, asMove(err)
 			}
 			res.Outcome = backend.Acquired
@@ -296,7 +311,7 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 			return backend.Reservation{}, endFailed, fmt.Errorf("%w: the attempt has reserved its key already; use Finish", backend.ErrInvalidRequest)
 		}
 		return res, endAnswered, nil
-	case insert.Count > 0:
+	case insert.Count > 0, u.isMine(raw):
 		// A statement of the function failed, and with it everything. Its own error goes
 		// back, as from a function that had sent it itself.
 		return res, endFailed, raw
