@@ -153,6 +153,11 @@ func TestWeakestServerDecides(t *testing.T) {
 			}
 		}
 	}
+	for _, all := range [][]grades{{{process: survives, machine: survives, failover: lost}, good}, {good, {process: survives, machine: survives, failover: lost}}} {
+		if g := weakest(all); g.Failover != lost {
+			t.Errorf("failover %v; the weaker of two is lost", g.Failover)
+		}
+	}
 	if g := weakest([]grades{good, {}}); g.ProcessCrash != unchecked || g.Failover != unchecked {
 		t.Errorf("with a server that says nothing: %+v; want unchecked", g)
 	}

@@ -17,7 +17,7 @@ import (
 // terms is what a caller accepts and asks for beyond the defaults.
 type terms struct {
 	acceptEviction string // an evicting policy that the caller has accepted by its name
-	ackReplicas    int    // as in Acks
+	ackReplicas    int    // as in Options
 	ackFsync       bool
 }
 
