@@ -54,7 +54,7 @@ func (s *Store[Tx]) Complete(ctx context.Context, r backend.CompleteRequest) (ba
 	}
 	r.ReplayFor, r.KnownFor = roundUp(r.ReplayFor), roundUp(r.KnownFor)
 	if r.State != backend.Uncertain {
-		rec, done, err := s.completeOne(ctx, &r)
+		rec, done, err := s.completeMerged(ctx, &r)
 		if err != nil || done {
 			return rec, err
 		}
@@ -108,11 +108,19 @@ func (s *Store[Tx]) Release(ctx context.Context, ref backend.Ref) error {
 	if err := ref.Validate(); err != nil {
 		return err
 	}
-	done, err := s.moveOne(ctx, &Stmt{SQL: s.sql.release, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(backend.OpenFor)}})
+	done, err := s.releaseOne(ctx, ref)
 	if err != nil || done {
 		return err
 	}
 	return s.step(ctx, ref.ID, func(cur row) (backend.Step, error) { return ref.ApplyRelease(cur.rec, cur.now) })
+}
+
+// releaseOne is one release of a key in flight that the token owns.
+func (s *Store[Tx]) releaseOne(ctx context.Context, ref backend.Ref) (done bool, err error) {
+	if s.merge != nil {
+		return moveMerged(ctx, s.merge.release, ref, backend.OpenFor)
+	}
+	return s.moveOne(ctx, &Stmt{SQL: s.sql.release, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(backend.OpenFor)}})
 }
 
 // Renew implements backend.Backend.
@@ -131,6 +139,9 @@ func (s *Store[Tx]) Renew(ctx context.Context, ref backend.Ref, ttl time.Duratio
 // renewOne is one renewal of a lease that the token holds and that it moves. done is
 // false where not: renewAny knows what that means.
 func (s *Store[Tx]) renewOne(ctx context.Context, ref backend.Ref, ttl time.Duration) (done bool, err error) {
+	if s.merge != nil {
+		return moveMerged(ctx, s.merge.renew, ref, ttl)
+	}
 	return s.moveOne(ctx, &Stmt{SQL: s.sql.renew, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(ttl)}})
 }
 

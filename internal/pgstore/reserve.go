@@ -40,22 +40,26 @@ func (s *Store[Tx]) reserveStmt(r *backend.ReserveRequest, wait string) *Stmt {
 	if r.OnAbandoned == backend.Rerun {
 		known = micros(r.TTL) + micros(r.KnownFor)
 	}
-	// sweep_after stays as it is until the sweeper comes by, so that a completion does
-	// not touch the index: it is set to when the record, completed at the end of its
-	// lease, will first have something to lose.
-	window := r.KnownFor
-	if r.ReplayFor > 0 {
-		window = min(window, r.ReplayFor)
-	}
 	args := []any{
 		token(r.ID.Sum()), r.ID.Tenant, r.ID.Operation, r.ID.Key, token(r.Owner), int16(r.OnAbandoned),
 		bytesOrNull(r.Fingerprint), r.Holder.Host, int64(r.Holder.PID), null(r.Holder.Started),
-		micros(r.TTL), known, micros(r.TTL) + micros(window),
+		micros(r.TTL), known, micros(r.TTL) + micros(sweepWindow(r)),
 	}
 	if s.c.Dialect.SettingInStatement {
 		args = append(args, wait)
 	}
 	return &Stmt{SQL: s.sql.reserve, Args: args}
+}
+
+// sweepWindow is from the end of the lease to sweep_after, which stays as it is until
+// the sweeper comes by, so that a completion does not touch the index: it is set to
+// when the record, completed at the end of its lease, will first have something to
+// lose.
+func sweepWindow(r *backend.ReserveRequest) time.Duration {
+	if r.ReplayFor > 0 {
+		return min(r.KnownFor, r.ReplayFor)
+	}
+	return r.KnownFor
 }
 
 // Reserve implements backend.Backend.
@@ -70,7 +74,7 @@ func (s *Store[Tx]) Reserve(ctx context.Context, r backend.ReserveRequest) (res 
 	if r.TakeOver != 0 {
 		res, err = s.takeOver(ctx, &r)
 	} else {
-		res, err = s.reserveOne(ctx, &r)
+		res, err = s.reservePlain(ctx, &r)
 	}
 	if err != nil {
 		return backend.Reservation{}, err
@@ -78,41 +82,46 @@ func (s *Store[Tx]) Reserve(ctx context.Context, r backend.ReserveRequest) (res 
 	return res, nil
 }
 
-// reserveOne is one plain reserve.
+// reserveOne is one plain reserve, alone.
 func (s *Store[Tx]) reserveOne(ctx context.Context, r *backend.ReserveRequest) (res backend.Reservation, err error) {
 	err = s.try(ctx, func() error {
-		var (
-			cur   row
-			fresh bool
-		)
-		st := s.reserveStmt(r, s.wait(r))
-		st.Row = func(sc Scanner) (err error) {
-			cur, err = scanRow(sc, r.ID, &fresh)
-			return err
-		}
-		if s.c.Dialect.SettingInStatement {
-			err = s.db.Do(ctx, st)
-		} else {
-			err = s.doWaiting(ctx, st, s.wait(r))
-		}
-		switch {
-		case isLockTimeout(err):
-			res = backend.Reservation{Outcome: backend.Busy}
-			res.Now, err = s.clock(ctx)
-			return err
-		case err != nil:
-			return asMove(err)
-		case st.Count == 0:
-			// The conflicting row was committed after this statement's snapshot, or its
-			// transaction ended while we waited: the next statement sees what became of it.
-			return errAgain{}
-		case fresh:
-			res = backend.Reservation{Outcome: backend.Acquired, Record: cur.rec, Now: cur.now}
-			return nil
-		}
-		_, res, err = r.Apply(cur.rec, cur.now, 0) // a plain reserve changes no record
+		res, err = s.reserveTry(ctx, r, s.wait(r))
 		return err
 	})
+	return res, err
+}
+
+// reserveTry is one try of a plain reserve.
+func (s *Store[Tx]) reserveTry(ctx context.Context, r *backend.ReserveRequest, wait string) (res backend.Reservation, err error) {
+	var (
+		cur   row
+		fresh bool
+	)
+	st := s.reserveStmt(r, wait)
+	st.Row = func(sc Scanner) (err error) {
+		cur, err = scanRow(sc, r.ID, &fresh)
+		return err
+	}
+	if s.c.Dialect.SettingInStatement {
+		err = s.db.Do(ctx, st)
+	} else {
+		err = s.doWaiting(ctx, st, wait)
+	}
+	switch {
+	case isLockTimeout(err):
+		res = backend.Reservation{Outcome: backend.Busy}
+		res.Now, err = s.clock(ctx)
+		return res, err
+	case err != nil:
+		return res, asMove(err)
+	case st.Count == 0:
+		// The conflicting row was committed after this statement's snapshot, or its
+		// transaction ended while we waited: the next statement sees what became of it.
+		return res, errAgain{}
+	case fresh:
+		return backend.Reservation{Outcome: backend.Acquired, Record: cur.rec, Now: cur.now}, nil
+	}
+	_, res, err = r.Apply(cur.rec, cur.now, 0) // a plain reserve changes no record
 	return res, err
 }
 
@@ -160,11 +169,7 @@ func (s *Store[Tx]) takeOverSweep(r *backend.ReserveRequest, next *backend.Recor
 	if next.State != backend.InFlight {
 		return nil // held: the sweeper moves it
 	}
-	window := r.KnownFor
-	if r.ReplayFor > 0 {
-		window = min(window, r.ReplayFor)
-	}
-	return next.LeaseUntil.Add(window)
+	return next.LeaseUntil.Add(sweepWindow(r))
 }
 
 // wait is the lock timeout of a reserve.

@@ -27,13 +27,15 @@ type Config struct {
 const unsettledSweep = time.Hour
 
 // Store is the backend on top of a pool: its methods are those of
-// backend.Transactional. It keeps nothing in memory; any number of them, in any
-// number of processes, share one table.
+// backend.Transactional. It keeps nothing in memory that decides; any number of them,
+// in any number of processes, share one table.
 type Store[Tx any] struct {
 	db  DB[Tx]
 	c   Config
 	sql texts
 	tx  txMode
+
+	merge *merging // nil: every move goes alone
 }
 
 // defaultLockWait is how long failing fast waits: long enough for a transaction
@@ -54,6 +56,7 @@ func New[Tx any](db DB[Tx], c Config) *Store[Tx] {
 	}
 	s := &Store[Tx]{db: db, c: c, sql: newTexts(c.Names, c.Dialect, c.Now)}
 	s.tx.sql = newTxTexts(c.Names, c.Dialect, c.Now, s.sql.seed)
+	s.merge = newMerging(s, mergeOptions{})
 	return s
 }
 

@@ -1,0 +1,271 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/internal/combine"
+)
+
+// reserveCall is a plain reserve on its way into a statement. It shares no memory with
+// the caller, who may be gone before the statement is sent.
+type reserveCall struct {
+	backend.ReserveRequest
+	sum token
+}
+
+func (c *reserveCall) weight() int {
+	return 128 + len(c.ID.Tenant) + len(c.ID.Operation) + len(c.ID.Key) + len(c.Fingerprint)
+}
+
+// reserveAnswer is the reservation, unless the caller has to go alone.
+type reserveAnswer struct {
+	res   backend.Reservation
+	alone bool
+}
+
+type reserveItem = combine.Item[*reserveCall, reserveAnswer]
+
+// reservePlain is one plain reserve, with others that come at the same time.
+func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
+	m := s.merge
+	if m == nil {
+		return s.reserveOne(ctx, r)
+	}
+	c := &reserveCall{ReserveRequest: *r, sum: r.ID.Sum()}
+	c.Fingerprint = bytes.Clone(r.Fingerprint)
+	if !m.blocked.has(c.sum) {
+		out, err := m.reserve.Do(ctx, c)
+		if err != nil || !out.alone {
+			return out.res, leftError(err)
+		}
+	}
+	res, err := s.reserveOne(ctx, r)
+	if res.Outcome == backend.Busy {
+		m.blocked.add(c.sum)
+	} else {
+		m.blocked.drop(c.sum)
+	}
+	return res, err
+}
+
+// runReserves carries out a batch.
+func (s *Store[Tx]) runReserves(ctx context.Context, items []*reserveItem) {
+	if len(items) == 1 && !s.merge.always {
+		items[0].Answer(s.reserveDirect(ctx, items[0].In))
+		return
+	}
+	slices.SortStableFunc(items, func(a, b *reserveItem) int { return bytes.Compare(a.In.sum[:], b.In.sum[:]) })
+	b := reserveBatch{rows: make([]reserveRow, 0, len(items))}
+	for _, it := range items {
+		if n := len(b.rows); n == 0 || b.rows[n-1].sum != it.In.sum {
+			b.rows = append(b.rows, reserveRow{reserveCall: it.In})
+		}
+	}
+	err := s.reserveRows(ctx, &b)
+	at := 0
+	for _, it := range items {
+		if b.rows[at].sum != it.In.sum {
+			at++
+		}
+		it.Answer(b.rows[at].answer(it.In, err))
+	}
+}
+
+// reserveDirect is one try of one reserve. It waits for a lock as briefly as a batch
+// does, since others may be waiting for the stream.
+func (s *Store[Tx]) reserveDirect(ctx context.Context, c *reserveCall) (out reserveAnswer, err error) {
+	m, r := s.merge, &c.ReserveRequest
+	found := false
+	if m.looks() {
+		cur, err := s.read(ctx, r.ID)
+		if err != nil {
+			return reserveAnswer{alone: true}, nil
+		}
+		if found = cur.rec.State != 0; found {
+			_, out.res, err = r.Apply(cur.rec, cur.now, 0)
+			m.note(1, 1)
+			return out, err
+		}
+	}
+	out.res, err = s.reserveTry(ctx, r, m.wait)
+	_, again := err.(errAgain)
+	switch {
+	case again, isRetry(err), isStale(err), err == nil && out.res.Outcome == backend.Busy:
+		return reserveAnswer{alone: true}, nil
+	case err == nil && out.res.Outcome == backend.Acquired:
+		m.note(0, 1)
+	case err == nil:
+		m.note(1, 1)
+	}
+	return out, err
+}
+
+// reserveRow is a key of a batch, with the first request for it.
+type reserveRow struct {
+	*reserveCall
+	fresh bool
+	rec   backend.Record // as stored; zero: not settled here
+	now   time.Time
+}
+
+// answer is the answer to c, one of the requests for this key. Those after the first
+// come right after it, at the same time by the server's clock.
+func (w *reserveRow) answer(c *reserveCall, failed error) (reserveAnswer, error) {
+	switch {
+	case w.rec.State != 0:
+		rec := w.rec
+		if c != w.reserveCall {
+			rec = rec.Clone()
+		} else if w.fresh {
+			return reserveAnswer{res: backend.Reservation{Outcome: backend.Acquired, Record: rec, Now: w.now}}, nil
+		}
+		_, res, err := c.Apply(rec, w.now, 0) // a plain reserve changes no record
+		return reserveAnswer{res: res}, err
+	case isShared(failed):
+		return reserveAnswer{}, asMove(failed)
+	}
+	return reserveAnswer{alone: true}, nil
+}
+
+// reserveBatch is the rows of a batch, distinct and in ascending order.
+type reserveBatch struct {
+	rows []reserveRow
+}
+
+func (b *reserveBatch) find(sum token) *reserveRow {
+	i, ok := slices.BinarySearchFunc(b.rows, sum, func(w reserveRow, sum token) int { return bytes.Compare(w.sum[:], sum[:]) })
+	if !ok {
+		return nil
+	}
+	return &b.rows[i]
+}
+
+// open are the rows that are not settled.
+func (b *reserveBatch) open() (rows []*reserveRow) {
+	for i := range b.rows {
+		if b.rows[i].rec.State == 0 {
+			rows = append(rows, &b.rows[i])
+		}
+	}
+	return rows
+}
+
+// reserveRows settles what it can: a look first where most are replays, then the
+// insertion, then a look at what was there before it.
+func (s *Store[Tx]) reserveRows(ctx context.Context, b *reserveBatch) error {
+	m, open := s.merge, b.open()
+	found := 0
+	if m.looks() {
+		if err := s.lookRows(ctx, b, open); err != nil {
+			return err
+		}
+		left := b.open()
+		found += len(open) - len(left)
+		open = left
+	}
+	for rest := open; len(rest) > 0; {
+		// The holder is the same in all requests of a process, as a rule, and travels once.
+		same := rest[:0:0]
+		var other []*reserveRow
+		for _, w := range rest {
+			if w.Holder == rest[0].Holder {
+				same = append(same, w)
+			} else {
+				other = append(other, w)
+			}
+		}
+		if err := s.insertRows(ctx, b, same); err != nil {
+			return err
+		}
+		rest = other
+	}
+	if len(open) > 0 {
+		if open = b.open(); len(open) > 0 {
+			found += len(open)
+			if err := s.lookRows(ctx, b, open); err != nil {
+				return err
+			}
+		}
+	}
+	m.note(found, len(b.rows))
+	return nil
+}
+
+// lookRows reads the rows that are there.
+func (s *Store[Tx]) lookRows(ctx context.Context, b *reserveBatch, rows []*reserveRow) error {
+	var ids list
+	for _, w := range rows {
+		ids.token(w.sum)
+	}
+	st := &Stmt{SQL: s.merge.sql.look, Args: []any{ids.arg(), int64(len(rows))}}
+	st.Row = func(sc Scanner) error {
+		var sum token
+		cur, err := scanRow(sc, backend.ID{}, &sum)
+		// A row that cannot be read is its own caller's trouble, who will meet it alone.
+		if w := b.find(sum); err == nil && w != nil && cur.rec.ID == w.ID {
+			w.rec, w.now = cur.rec, cur.now
+		}
+		return nil
+	}
+	return s.doMerged(ctx, st, func() {})
+}
+
+// insertRows inserts the rows that are not there.
+func (s *Store[Tx]) insertRows(ctx context.Context, b *reserveBatch, rows []*reserveRow) error {
+	var ids, tenants, operations, keys, owners, abandoned, ttl, known, sweep list
+	var prints pieces
+	for _, w := range rows {
+		ids.token(w.sum)
+		tenants.text(w.ID.Tenant)
+		operations.text(w.ID.Operation)
+		keys.text(w.ID.Key)
+		owners.token(token(w.Owner))
+		abandoned.int(int64(w.OnAbandoned))
+		prints.add(w.Fingerprint)
+		ttl.int(micros(w.TTL))
+		if w.OnAbandoned == backend.Rerun {
+			known.int(micros(w.TTL) + micros(w.KnownFor))
+		} else {
+			known.null()
+		}
+		sweep.int(micros(w.TTL) + micros(sweepWindow(&w.ReserveRequest)))
+	}
+	holder := rows[0].Holder
+	st := &Stmt{SQL: s.merge.sql.insert, Args: []any{
+		ids.arg(), tenants.arg(), operations.arg(), keys.arg(), owners.arg(), abandoned.arg(),
+		prints.blob(), prints.at.arg(), prints.size.arg(), ttl.arg(), known.arg(), sweep.arg(),
+		holder.Host, int64(holder.PID), null(holder.Started), int64(len(rows)), s.merge.wait,
+	}}
+	st.Row = func(sc Scanner) error {
+		var (
+			sum   token
+			fence int64
+			now   time.Time
+		)
+		if err := sc.Scan(&sum, &fence, &now); err != nil {
+			return nil // the caller who goes alone finds its own row
+		}
+		if w := b.find(sum); w != nil {
+			// Apply's own record is the one that was stored: this is a key without one.
+			_, res, err := w.Apply(backend.Record{}, now.UTC(), uint64(fence))
+			if err == nil {
+				w.fresh, w.rec, w.now = true, res.Record, res.Now
+			}
+		}
+		return nil
+	}
+	undo := func() { // what a statement that failed had returned is not there
+		for _, w := range rows {
+			w.rec, w.fresh = backend.Record{}, false
+		}
+	}
+	err := s.doMerged(ctx, st, undo)
+	if err != nil {
+		undo()
+	}
+	return err
+}
