@@ -14,13 +14,16 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/goidem/idem/internal/testdb"
 )
 
 // areas are what can be measured.
 func areas() map[string]func(*report) error {
 	return map[string]func(*report) error{
-		"bolt": measureBolt,
-		"cli":  measureCLI,
+		"bolt":     measureBolt,
+		"cli":      measureCLI,
+		"postgres": measurePostgres,
 	}
 }
 
@@ -38,15 +41,25 @@ func main() {
 		fmt.Fprintf(os.Stderr, "numbers: there is nothing to measure for area %q; this tree has: %s\n", *area, strings.Join(known, ", "))
 		os.Exit(2)
 	}
-	short, err := measure(*dir, run, &report{rounds: *rounds, cell: *cell, quick: *quick, only: *only})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "numbers:", err)
-		os.Exit(1)
-	}
-	if short > 0 {
-		fmt.Printf("%d figures are short of their bar\n", short)
-	}
+	// Main removes the servers that an area starts, and exits.
+	testdb.Main(program(func() int {
+		short, err := measure(*dir, run, &report{rounds: *rounds, cell: *cell, quick: *quick, only: *only})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "numbers:", err)
+			return 1
+		}
+		if short > 0 {
+			fmt.Printf("%d figures are short of their bar\n", short)
+		}
+		return 0
+	}))
 }
+
+// program is what runs while servers may be started.
+type program func() int
+
+// Run implements what testdb.Main wants.
+func (p program) Run() int { return p() }
 
 func measure(dir string, run func(*report) error, r *report) (short int, err error) {
 	r.dir, err = os.MkdirTemp(dir, "idem-numbers-")
