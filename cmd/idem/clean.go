@@ -33,7 +33,7 @@ A file does not shrink: what is freed is used again. See idem compact.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dryRun {
-				if err := onlyFile(cmd, *store, "sweep --dry-run", "count with SQL what has known_until in the past"); err != nil {
+				if err := onlyFile(cmd, *store, "sweep --dry-run", "count with SQL what has known_until in the past", "it removes what has expired by itself"); err != nil {
 					return err
 				}
 				file, err := openFile(*store, storage.Look)
@@ -189,7 +189,7 @@ idem stats says whether it would pay.`,
   idem compact --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := onlyFile(cmd, *store, "compact", "the server's own vacuum gives room back"); err != nil {
+			if err := onlyFile(cmd, *store, "compact", "the server's own vacuum gives room back", "the server gives memory back by itself"); err != nil {
 				return err
 			}
 			file, err := openFile(*store, storage.Mend)

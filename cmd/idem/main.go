@@ -45,14 +45,18 @@ func newRoot() *cobra.Command {
 stored; every later run with the same key replays them without running anything.
 
 The store is named by --store or IDEM_STORE. It is a file (PATH, bolt:PATH or
-bolt:///PATH), by default one in your state folder, or on a database server:
+bolt:///PATH), by default one in your state folder, or on a server:
 postgres://USER@HOST/DATABASE or cockroach://USER@HOST:26257/DATABASE, where idem
-migrate makes the tables first. Any number of commands may use one store at the same
-time; a service that keeps a file open keeps it for itself.
+migrate makes the tables first, or redis://HOST:6379/DB (rediss:// for TLS). Any number
+of commands may use one store at the same time; a service that keeps a file open keeps
+it for itself.
 
 Keep the password out of the URL, which other users of the machine can see on the
 command line: in PGPASSWORD, in the file that PGPASSFILE names, or in IDEM_STORE.
-The parameters idem_schema and idem_table_prefix of the URL say where the tables are.`,
+The parameters idem_schema and idem_table_prefix of a database's URL say where the
+tables are. Those of a redis URL are idem_prefix (of all keys), idem_accept_eviction (a
+maxmemory-policy to accept although it may lose records), idem_ack_replicas and
+idem_ack_fsync (what must have a write before it counts).`,
 		Example: `  idem run --op billing.close --key 2026-11 -- ./close-month.sh
   idem get --op billing.close --key 2026-11
   idem list --state uncertain
@@ -64,7 +68,7 @@ The parameters idem_schema and idem_table_prefix of the URL say where the tables
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&store, "store", "", "store: a PATH, bolt:PATH, postgres://... or cockroach://... (default: $IDEM_STORE, else idem/idem.db in your state folder)")
+	f.StringVar(&store, "store", "", "store: a PATH, bolt:PATH, postgres://..., cockroach://... or redis://... (default: $IDEM_STORE, else idem/idem.db in your state folder)")
 	f.StringVar(&global.config, "config", "", "file of policies by operation (default: $IDEM_CONFIG, else none)")
 	f.DurationVar(&global.lockWait, "lock-wait", 0, "how long to wait for a process that keeps the store's file (default 1.5s)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

@@ -170,7 +170,7 @@ func TestExitStatuses(t *testing.T) {
 		{"not startable", []string{"run", "--op", "test.op", "--key", "k", "--", "./does-not-exist"}, exitNoCommand, "idem: the command could not be started"},
 		{"no record", []string{"get", "--op", "test.op", "--key", "never"}, exitNotFound, "idem: no record: test.op"},
 		{"no store", []string{"get", "--store", "nowhere.db", "--op", "test.op", "--key", "k"}, exitStore, "idem: there is no store at nowhere.db"},
-		{"other scheme", []string{"get", "--store", "redis://x", "--op", "test.op", "--key", "k"}, exitUsage, "idem: this program opens bolt files only"},
+		{"other scheme", []string{"get", "--store", "mysql://x", "--op", "test.op", "--key", "k"}, exitUsage, "idem: a store is a file (PATH, bolt:PATH or bolt:///PATH) or on a server (postgres://, cockroach://, redis://); there are no mysql:// stores"},
 		{"a folder", []string{"run", "--store", ".", "--op", "test.op", "--key", "k", "--", "true"}, exitStore, "idem: "},
 	} {
 		e := s.idem(c.args...)

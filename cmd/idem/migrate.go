@@ -40,6 +40,9 @@ needs that does not migrate. A store in a file needs no migration.`,
 				}
 				return wrongCall(cmd, "idem: a store in a file needs no migration; name a server with --store postgres://USER@HOST/DATABASE")
 			}
+			if !u.NeedsMigration() {
+				return wrongCall(cmd, "idem: a store on Redis has no schema and needs no migration")
+			}
 			if script {
 				text, err := storage.Script(u)
 				if err != nil {

@@ -62,7 +62,7 @@ func openBackend(ctx context.Context, name string, mode storage.Mode) (storage.S
 	return file, nil
 }
 
-// serverURL says whether the store is on a database server, and on which.
+// serverURL says whether the store is on a server, and on which.
 func serverURL(name string) (*storage.URL, bool, error) {
 	u, ok, err := storage.ParseURL(name)
 	if err != nil {
@@ -104,13 +104,18 @@ func serverError(err error, u *storage.URL) error {
 	return &storeError{err: err}
 }
 
-// onlyFile refuses what has a meaning for stores in a file only.
-func onlyFile(cmd *cobra.Command, name, what, instead string) error {
+// onlyFile refuses what has a meaning for stores in a file only, and says what does it
+// on a server.
+func onlyFile(cmd *cobra.Command, name, what, onSQL, onRedis string) error {
 	u, ok, err := serverURL(name)
 	if err != nil || !ok {
 		return err
 	}
-	return wrongCall(cmd, "idem: %s is for stores in a file, and %s is on a database server: %s", what, u, instead)
+	instead := onRedis
+	if u.NeedsMigration() {
+		instead = onSQL
+	}
+	return wrongCall(cmd, "idem: %s is for stores in a file, and %s is on a server: %s", what, u, instead)
 }
 
 // openFile opens the file of the store in any mode.

@@ -7,11 +7,13 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goidem/idem/backend"
 	"github.com/goidem/idem/cockroach"
 	"github.com/goidem/idem/postgres"
+	"github.com/goidem/idem/redis"
 )
 
 // Store is a store that has to be closed.
@@ -20,15 +22,21 @@ type Store interface {
 	Close() error
 }
 
-// URL is the name of a store on a database server. The zero value is none.
+// URL is the name of a store on a server. The zero value is none.
 type URL struct {
-	Scheme string // "postgres" or "cockroach"
+	Scheme string // "postgres", "cockroach", "redis" or "rediss"
 	url    string // for the driver; it may hold a password
 	shown  string // without
 	// Schema and TablePrefix say where the tables are: the parameters idem_schema and
 	// idem_table_prefix.
 	Schema, TablePrefix string
+	// Redis holds what the parameters idem_prefix, idem_accept_eviction,
+	// idem_ack_replicas and idem_ack_fsync say.
+	Redis redis.Options
 }
+
+// NeedsMigration says that the server has a schema.
+func (u *URL) NeedsMigration() bool { return u.Scheme == "postgres" || u.Scheme == "cockroach" }
 
 // String is the URL without its password.
 func (u *URL) String() string { return u.shown }
@@ -50,6 +58,8 @@ func ParseURL(name string) (u URL, ok bool, err error) {
 		u.Scheme = "postgres"
 	case "cockroach", "cockroachdb":
 		u.Scheme = "cockroach"
+	case "redis", "rediss":
+		u.Scheme = scheme
 	default:
 		return URL{}, false, nil
 	}
@@ -57,13 +67,22 @@ func ParseURL(name string) (u URL, ok bool, err error) {
 	if perr != nil {
 		return URL{}, true, &NameError{fmt.Sprintf("idem: the store's URL cannot be read (it is not shown, since it may hold a password): write %s://user:password@host:port/database, with special characters of the password as %%XX", u.Scheme)}
 	}
+	if u.Scheme == "cockroach" && p.Host != "" && p.Port() == "" {
+		p.Host += ":26257"
+	}
 	q := p.Query()
+	ours := make(map[string]string)
 	take := func(name string) string {
 		value := q.Get(name)
 		q.Del(name)
+		ours[name] = value
 		return value
 	}
-	u.Schema, u.TablePrefix = take("idem_schema"), take("idem_table_prefix")
+	if u.NeedsMigration() {
+		u.Schema, u.TablePrefix = take("idem_schema"), take("idem_table_prefix")
+	} else if u.Redis, err = redisOptions(take); err != nil {
+		return URL{}, true, err
+	}
 	p.RawQuery = q.Encode()
 	u.url = p.String()
 
@@ -77,7 +96,7 @@ func ParseURL(name string) (u URL, ok bool, err error) {
 			q.Del(name)
 		}
 	}
-	for name, value := range map[string]string{"idem_schema": u.Schema, "idem_table_prefix": u.TablePrefix} {
+	for name, value := range ours {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -87,10 +106,30 @@ func ParseURL(name string) (u URL, ok bool, err error) {
 	return u, true, nil
 }
 
+// redisOptions reads the parameters of a redis URL that are idem's. take removes one
+// and returns it.
+func redisOptions(take func(string) string) (o redis.Options, err error) {
+	o.Prefix, o.AcceptEviction = take("idem_prefix"), take("idem_accept_eviction")
+	if text := take("idem_ack_replicas"); text != "" {
+		if o.AckReplicas, err = strconv.Atoi(text); err != nil || o.AckReplicas < 0 {
+			return o, &NameError{fmt.Sprintf("idem: idem_ack_replicas is %q in the store's URL; it must be a number of replicas, such as 1", text)}
+		}
+	}
+	if text := take("idem_ack_fsync"); text != "" {
+		if o.AckFsync, err = strconv.ParseBool(text); err != nil {
+			return o, &NameError{fmt.Sprintf("idem: idem_ack_fsync is %q in the store's URL; it must be true or false", text)}
+		}
+	}
+	return o, nil
+}
+
 // OpenServer opens the store on a server.
 func OpenServer(ctx context.Context, u *URL) (Store, error) {
-	if u.Scheme == "cockroach" {
+	switch u.Scheme {
+	case "cockroach":
 		return cockroach.Open(ctx, u.url, &cockroach.Options{Schema: u.Schema, TablePrefix: u.TablePrefix})
+	case "redis", "rediss":
+		return redis.Open(ctx, u.url, &u.Redis)
 	}
 	return postgres.Open(ctx, u.url, &postgres.Options{Schema: u.Schema, TablePrefix: u.TablePrefix})
 }

@@ -148,7 +148,7 @@ func TestParseURL(t *testing.T) {
 	for _, tt := range []struct{ name, scheme, shown, schema, prefix string }{
 		{"postgres://anna:" + secret + "@h:1/db", "postgres", "postgres://anna@h:1/db", "", ""},
 		{"postgresql://h/db?password=" + secret + "&sslmode=disable", "postgres", "postgres://h/db?sslmode=disable", "", ""},
-		{"cockroachdb://h/db?idem_schema=s&idem_table_prefix=p_", "cockroach", "cockroach://h/db?idem_schema=s&idem_table_prefix=p_", "s", "p_"},
+		{"cockroachdb://h/db?idem_schema=s&idem_table_prefix=p_", "cockroach", "cockroach://h:26257/db?idem_schema=s&idem_table_prefix=p_", "s", "p_"},
 	} {
 		u, ok, err := ParseURL(tt.name)
 		if err != nil || !ok || u.Scheme != tt.scheme || u.String() != tt.shown || u.Schema != tt.schema || u.TablePrefix != tt.prefix {

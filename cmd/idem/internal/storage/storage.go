@@ -56,7 +56,7 @@ func Path(name string) (path string, byDefault bool, err error) {
 		path = rest
 	case isURL:
 		// Never the whole name: it may carry a password.
-		return "", false, &NameError{fmt.Sprintf("idem: a store is a file (PATH, bolt:PATH or bolt:///PATH) or on a server (postgres://, cockroach://); there are no %s:// stores", scheme)}
+		return "", false, &NameError{fmt.Sprintf("idem: a store is a file (PATH, bolt:PATH or bolt:///PATH) or on a server (postgres://, cockroach://, redis://); there are no %s:// stores", scheme)}
 	default:
 		path = strings.TrimPrefix(name, "bolt:")
 	}
