@@ -21,7 +21,8 @@ import (
 // that there would be without merging. So there is one place that knows each rare
 // case, and no caller's trouble is another's.
 type merging struct {
-	reserve *combine.Combiner[*reserveCall, reserveAnswer]
+	// look answers the reserves of keys that have a record, reserve the others.
+	look, reserve *combine.Combiner[*reserveCall, reserveAnswer]
 	// One for each of the moves by which an attempt's own token changes its record.
 	complete, release, renew *combine.Combiner[*ownCall, ownAnswer]
 
@@ -75,10 +76,16 @@ func newMerging[Tx any](s *Store[Tx], o mergeOptions) *merging {
 		wait:   waitText(min(s.c.LockWait, maxMergedWait)),
 		always: o.always,
 	}
-	m.reserve = combine.New(combine.Options[*reserveCall]{
-		Streams: o.streams, Max: maxBatch, MaxWeight: maxWeight, WaitShare: o.share,
-		Weigh: (*reserveCall).weight,
-	}, s.runReserves)
+	reserves := func(streams int, run func(context.Context, []*reserveItem)) *combine.Combiner[*reserveCall, reserveAnswer] {
+		return combine.New(combine.Options[*reserveCall]{
+			Streams: streams, Max: maxBatch, MaxWeight: maxWeight, WaitShare: o.share,
+			Weigh: (*reserveCall).weight,
+		}, run)
+	}
+	// A look waits for no disk, so the server is busy with one while this process reads
+	// the answer to another.
+	m.look = reserves(2*o.streams, s.runLooks)
+	m.reserve = reserves(o.streams, s.runReserves)
 	own := func(run func(context.Context, []*ownItem)) *combine.Combiner[*ownCall, ownAnswer] {
 		return combine.New(combine.Options[*ownCall]{
 			Streams: o.streams, Max: maxBatch, MaxWeight: maxWeight, WaitShare: o.share,

@@ -37,6 +37,12 @@ func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest)
 	}
 	c := &reserveCall{ReserveRequest: *r, sum: r.ID.Sum()}
 	c.Fingerprint = bytes.Clone(r.Fingerprint)
+	if m.looks() {
+		out, err := m.look.Do(ctx, c)
+		if err != nil || !out.alone {
+			return out.res, leftError(err)
+		}
+	}
 	if !m.blocked.has(c.sum) {
 		out, err := m.reserve.Do(ctx, c)
 		if err != nil || !out.alone {
@@ -58,40 +64,45 @@ func (s *Store[Tx]) runReserves(ctx context.Context, items []*reserveItem) {
 		items[0].Answer(s.reserveDirect(ctx, items[0].In))
 		return
 	}
-	slices.SortStableFunc(items, func(a, b *reserveItem) int { return bytes.Compare(a.In.sum[:], b.In.sum[:]) })
-	b := reserveBatch{rows: make([]reserveRow, 0, len(items))}
-	for _, it := range items {
-		if n := len(b.rows); n == 0 || b.rows[n-1].sum != it.In.sum {
-			b.rows = append(b.rows, reserveRow{reserveCall: it.In})
-		}
+	b := newReserveBatch(items)
+	b.answer(items, s.reserveRows(ctx, b))
+}
+
+// runLooks answers those of a batch that have a record.
+func (s *Store[Tx]) runLooks(ctx context.Context, items []*reserveItem) {
+	if len(items) == 1 && !s.merge.always {
+		items[0].Answer(s.lookDirect(ctx, items[0].In))
+		return
 	}
-	err := s.reserveRows(ctx, &b)
-	at := 0
-	for _, it := range items {
-		if b.rows[at].sum != it.In.sum {
-			at++
-		}
-		it.Answer(b.rows[at].answer(it.In, err))
+	b := newReserveBatch(items)
+	err := s.lookRows(ctx, b, b.open())
+	if err == nil {
+		s.merge.note(len(b.rows)-len(b.open()), len(b.rows))
+	} else {
+		err = nil // nothing was changed: each may reserve
 	}
+	b.answer(items, err)
+}
+
+// lookDirect is a look at one key.
+func (s *Store[Tx]) lookDirect(ctx context.Context, c *reserveCall) (out reserveAnswer, err error) {
+	cur, err := s.read(ctx, c.ID)
+	if err != nil || cur.rec.State == 0 {
+		if err == nil {
+			s.merge.note(0, 1)
+		}
+		return reserveAnswer{alone: true}, nil
+	}
+	s.merge.note(1, 1)
+	_, out.res, err = c.Apply(cur.rec, cur.now, 0) // a plain reserve changes no record
+	return out, err
 }
 
 // reserveDirect is one try of one reserve. It waits for a lock as briefly as a batch
 // does, since others may be waiting for the stream.
 func (s *Store[Tx]) reserveDirect(ctx context.Context, c *reserveCall) (out reserveAnswer, err error) {
-	m, r := s.merge, &c.ReserveRequest
-	found := false
-	if m.looks() {
-		cur, err := s.read(ctx, r.ID)
-		if err != nil {
-			return reserveAnswer{alone: true}, nil
-		}
-		if found = cur.rec.State != 0; found {
-			_, out.res, err = r.Apply(cur.rec, cur.now, 0)
-			m.note(1, 1)
-			return out, err
-		}
-	}
-	out.res, err = s.reserveTry(ctx, r, m.wait)
+	m := s.merge
+	out.res, err = s.reserveTry(ctx, &c.ReserveRequest, m.wait)
 	_, again := err.(errAgain)
 	switch {
 	case again, isRetry(err), isStale(err), err == nil && out.res.Outcome == backend.Busy:
@@ -136,6 +147,29 @@ type reserveBatch struct {
 	rows []reserveRow
 }
 
+// newReserveBatch sorts items and makes a batch of them.
+func newReserveBatch(items []*reserveItem) *reserveBatch {
+	slices.SortStableFunc(items, func(a, b *reserveItem) int { return bytes.Compare(a.In.sum[:], b.In.sum[:]) })
+	b := &reserveBatch{rows: make([]reserveRow, 0, len(items))}
+	for _, it := range items {
+		if n := len(b.rows); n == 0 || b.rows[n-1].sum != it.In.sum {
+			b.rows = append(b.rows, reserveRow{reserveCall: it.In})
+		}
+	}
+	return b
+}
+
+// answer answers the items that the batch was made of.
+func (b *reserveBatch) answer(items []*reserveItem, err error) {
+	at := 0
+	for _, it := range items {
+		if b.rows[at].sum != it.In.sum {
+			at++
+		}
+		it.Answer(b.rows[at].answer(it.In, err))
+	}
+}
+
 func (b *reserveBatch) find(sum token) *reserveRow {
 	i, ok := slices.BinarySearchFunc(b.rows, sum, func(w reserveRow, sum token) int { return bytes.Compare(w.sum[:], sum[:]) })
 	if !ok {
@@ -154,21 +188,19 @@ func (b *reserveBatch) open() (rows []*reserveRow) {
 	return rows
 }
 
-// reserveRows settles what it can: a look first where most are replays, then the
-// insertion, then a look at what was there before it.
+// maxHolders bounds the statements of a batch of reserves.
+const maxHolders = 4
+
+// reserveRows settles what it can: the insertion, then a look at what was there before
+// it.
 func (s *Store[Tx]) reserveRows(ctx context.Context, b *reserveBatch) error {
-	m, open := s.merge, b.open()
-	found := 0
-	if m.looks() {
-		if err := s.lookRows(ctx, b, open); err != nil {
-			return err
+	rest := b.open()
+	// The holder is the same in all requests of a process, as a rule, and travels once.
+	// Who has a rare one goes alone.
+	for range maxHolders {
+		if len(rest) == 0 {
+			break
 		}
-		left := b.open()
-		found += len(open) - len(left)
-		open = left
-	}
-	for rest := open; len(rest) > 0; {
-		// The holder is the same in all requests of a process, as a rule, and travels once.
 		same := rest[:0:0]
 		var other []*reserveRow
 		for _, w := range rest {
@@ -183,15 +215,13 @@ func (s *Store[Tx]) reserveRows(ctx context.Context, b *reserveBatch) error {
 		}
 		rest = other
 	}
-	if len(open) > 0 {
-		if open = b.open(); len(open) > 0 {
-			found += len(open)
-			if err := s.lookRows(ctx, b, open); err != nil {
-				return err
-			}
+	found := b.open()
+	if len(found) > 0 {
+		if err := s.lookRows(ctx, b, found); err != nil {
+			return err
 		}
 	}
-	m.note(found, len(b.rows))
+	s.merge.note(len(found)-len(b.open()), len(b.rows))
 	return nil
 }
 
