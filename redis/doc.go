@@ -40,8 +40,9 @@
 // A fence is the server's time in microseconds at the reserve, or one more than the
 // fence before it, whichever is higher. It grows while the record lives, and after
 // the record is gone as long as the server's clock, or that of the server promoted
-// in its place, does not fall behind by more than the record's absence. Fences need
-// 64 bits in whatever compares them.
+// in its place, does not fall behind by more than the record's absence. One that
+// begins in the very millisecond of one that the server has forgotten gets its fence
+// again. Fences need 64 bits in whatever compares them.
 //
 // # What is on the server
 //

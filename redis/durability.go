@@ -187,7 +187,7 @@ func (a *acks) onMaster(ctx context.Context, cluster *redis.ClusterClient, key s
 		}
 		return ctx.Err()
 	}
-	return direct{node}.do(ctx, cmds...)
+	return direct{client: node}.do(ctx, cmds...)
 }
 
 // moved reports whether a command was answered with another master's address.
@@ -231,7 +231,7 @@ func checkAcks(ctx context.Context, node redis.UniversalClient, t terms, version
 	if t.ackFsync {
 		wait = redis.NewIntSliceCmd(ctx, "waitaof", 1, 0, 1)
 	}
-	if err := (direct{node}).do(ctx, wait); err != nil {
+	if err := (direct{client: node}).do(ctx, wait); err != nil {
 		return readFault(ctx, err)
 	}
 	err := wait.Err()

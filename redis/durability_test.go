@@ -28,7 +28,7 @@ func mustAcks(tb testing.TB, client redis.UniversalClient, replicas int, fsync b
 // write sends a SET through acks.
 func write(ctx context.Context, a *acks, client redis.UniversalClient, key, value string) (short, err error) {
 	set := redis.NewStatusCmd(ctx, "set", key, value)
-	short, left := a.do(ctx, direct{client}, key, set)
+	short, left := a.do(ctx, direct{client: client}, key, set)
 	if left != nil {
 		return nil, left
 	}
@@ -82,7 +82,7 @@ func TestNothingToWaitFor(t *testing.T) {
 	if short, err := write(t.Context(), nil, client, newPrefix(), "v"); short != nil || err != nil || sent.sent.Load() != 1 {
 		t.Errorf("%v, %v after %d commands; want the one write", short, err, sent.sent.Load())
 	}
-	if err := (*acks)(nil).again(t.Context(), direct{client}, "p:", "k"); err != nil || sent.sent.Load() != 1 {
+	if err := (*acks)(nil).again(t.Context(), direct{client: client}, "p:", "k"); err != nil || sent.sent.Load() != 1 {
 		t.Errorf("%v after %d commands; want nothing to happen", err, sent.sent.Load())
 	}
 }
@@ -111,15 +111,15 @@ func TestC40AcknowledgementsAreCounted(t *testing.T) {
 		t.Errorf("a write that was not acknowledged left %q; it stands", got)
 	}
 	// What was written before, over another connection, is asked for with a write.
-	if err := one.again(t.Context(), direct{client}, "p:", "a"); err != nil {
+	if err := one.again(t.Context(), direct{client: client}, "p:", "a"); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if err := two.again(t.Context(), direct{client}, "p:", "a"); !errors.As(err, &few) {
+	if err := two.again(t.Context(), direct{client: client}, "p:", "a"); !errors.As(err, &few) {
 		t.Errorf("again, two of one replica: %v", err)
 	}
 	// A write that fails is not an unknown outcome: its own error counts.
 	wrong := redis.NewIntCmd(t.Context(), "lpush", "a", "x")
-	if _, left := one.do(t.Context(), direct{client}, "a", wrong); left != nil || !redis.HasErrorPrefix(wrong.Err(), "WRONGTYPE") {
+	if _, left := one.do(t.Context(), direct{client: client}, "a", wrong); left != nil || !redis.HasErrorPrefix(wrong.Err(), "WRONGTYPE") {
 		t.Errorf("a refused write: %v, %v", left, wrong.Err())
 	}
 	// A user who may write and may not wait.
@@ -195,7 +195,7 @@ func TestAcksInCluster(t *testing.T) {
 	if got := nodes[2].Do(t, "GET", key); got != "2" || !waits(nodes[2]) {
 		t.Errorf("the new master has %q, and was waited for: %t", got, waits(nodes[2]))
 	}
-	if err := a.again(t.Context(), direct{client}, "p:", key); err != nil {
+	if err := a.again(t.Context(), direct{client: client}, "p:", key); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	// With replicas that do not exist, every master says so.

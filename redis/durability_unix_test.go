@@ -49,7 +49,7 @@ func TestC40FrozenReplica(t *testing.T) {
 		for i := range 10 {
 			cmds = append(cmds, redis.NewStatusCmd(t.Context(), "set", fmt.Sprint("k", from+i), "v"))
 		}
-		short, left := a.do(t.Context(), direct{client}, "", cmds...)
+		short, left := a.do(t.Context(), direct{client: client}, "", cmds...)
 		if left != nil {
 			t.Fatal(left)
 		}
@@ -76,12 +76,12 @@ func TestC40FrozenReplica(t *testing.T) {
 	if !strings.Contains(primary.Do(t, "INFO", "replication"), "connected_slaves:1") {
 		t.Error("the replica was dropped: the test has not shown what it should")
 	}
-	if err := a.again(t.Context(), direct{client}, "p:", "k10"); !errors.As(err, &few) {
+	if err := a.again(t.Context(), direct{client: client}, "p:", "k10"); !errors.As(err, &few) {
 		t.Errorf("again, while frozen: %v", err)
 	}
 	goOn()
 	// Once it goes on, the first write's acknowledgement is had by asking again.
-	if err := patient.again(t.Context(), direct{client}, "p:", "k10"); err != nil {
+	if err := patient.again(t.Context(), direct{client: client}, "p:", "k10"); err != nil {
 		t.Errorf("again, after it went on: %v", err)
 	}
 	if got := replica.Do(t, "GET", "k10"); got != "v" {

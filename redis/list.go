@@ -62,7 +62,7 @@ func (s *Store) List(ctx context.Context, f backend.Filter) iter.Seq2[backend.Re
 // scan returns the names of some keys of one server.
 func (s *Store) scan(ctx context.Context, node redis.UniversalClient, cursor uint64) ([]string, uint64, error) {
 	cmd := redis.NewScanCmd(ctx, nil, "scan", cursor, "match", s.pattern(), "count", pageSize)
-	if err := (direct{node}).do(ctx, cmd); err != nil {
+	if err := (direct{client: node}).do(ctx, cmd); err != nil {
 		return nil, 0, readFault(ctx, err)
 	}
 	keys, next, err := cmd.Result()
@@ -97,7 +97,7 @@ func (s *Store) page(ctx context.Context, keys []string, f *backend.Filter, yiel
 		cmds = append(cmds, redis.NewStringCmd(ctx, "get", key), redis.NewIntCmd(ctx, "pttl", key), redis.NewIntCmd(ctx, "pexpiretime", key))
 	}
 	// Not through the store's runner: a page is no part of anybody's batch.
-	if err := (direct{s.client}).do(ctx, cmds...); err != nil {
+	if err := (direct{client: s.client}).do(ctx, cmds...); err != nil {
 		return stop(readFault(ctx, err))
 	}
 	for i, key := range keys {

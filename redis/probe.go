@@ -88,7 +88,7 @@ func followsSentinel(client redis.UniversalClient) bool {
 // ask fills in what a server says. What it refuses to say stays nil.
 func (f *facts) ask(ctx context.Context, node redis.UniversalClient) error {
 	info := redis.NewStringCmd(ctx, "info")
-	if err := (direct{node}).do(ctx, info); err != nil {
+	if err := (direct{client: node}).do(ctx, info); err != nil {
 		return readFault(ctx, err)
 	}
 	switch err := info.Err(); {
@@ -105,7 +105,7 @@ func (f *facts) ask(ctx context.Context, node redis.UniversalClient) error {
 		args = append(args, s)
 	}
 	config := redis.NewMapStringStringCmd(ctx, args...)
-	if err := (direct{node}).do(ctx, config); err != nil {
+	if err := (direct{client: node}).do(ctx, config); err != nil {
 		return readFault(ctx, err)
 	}
 	switch err := config.Err(); {
@@ -141,7 +141,7 @@ func (f *facts) usable(ctx context.Context, node redis.UniversalClient, oldest *
 	if f.info == nil {
 		// Whether the server has what is needed shows in what it understands.
 		known := redis.NewCmd(ctx, "pexpiretime", DefaultPrefix+"probe")
-		if err := (direct{node}).do(ctx, known); err != nil {
+		if err := (direct{client: node}).do(ctx, known); err != nil {
 			return readFault(ctx, err)
 		}
 		if err := known.Err(); err != nil {

@@ -68,7 +68,7 @@ type Options struct {
 // as soon as one does not answer, are refused: both would show a key as free that
 // is taken.
 func New(ctx context.Context, client redis.UniversalClient, o *Options) (*Store, error) {
-	s := &Store{client: client, run: direct{client}, lua: newScripts(), prefix: DefaultPrefix}
+	s := &Store{client: client, lua: newScripts(), prefix: DefaultPrefix}
 	if o == nil {
 		o = &Options{}
 	}
@@ -92,6 +92,12 @@ func New(ctx context.Context, client redis.UniversalClient, o *Options) (*Store,
 		return nil, err
 	}
 	var err error
+	// Behind a wait for acknowledgements the callers of one pipeline would wait for each
+	// other's, one after another.
+	s.run = newDirect(client)
+	if o.AckReplicas == 0 && !o.AckFsync {
+		s.run = newJoint(newDirect(client))
+	}
 	if s.acks, err = newAcks(client, o.AckReplicas, o.AckFsync, o.AckTimeout); err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func masters(ctx context.Context, client redis.UniversalClient) ([]redis.Univers
 // clustered reports whether a server says that it is part of a Cluster.
 func clustered(ctx context.Context, client redis.UniversalClient) bool {
 	info := redis.NewStringCmd(ctx, "info", "cluster")
-	if err := (direct{client}).do(ctx, info); err != nil || info.Err() != nil {
+	if err := (direct{client: client}).do(ctx, info); err != nil || info.Err() != nil {
 		return false // New finds out what is wrong
 	}
 	return infoFields(info.Val())["cluster_enabled"] == "1"

@@ -194,7 +194,7 @@ func revocable(ref *backend.Ref) []byte {
 func (w *Window) claim(ctx context.Context, sum [16]byte, sent int64, mine []byte) (first bool, err error) {
 	key := w.key(&sum)
 	set := redis.NewStringCmd(ctx, "set", key, mine, "nx", "get", "px", w.ttl)
-	if err := (direct{w.client}).do(ctx, set); err != nil {
+	if err := (direct{client: w.client}).do(ctx, set); err != nil {
 		return false, writeFault(ctx, err)
 	}
 	found, err := set.Bytes()
@@ -226,7 +226,7 @@ func (w *Window) claim(ctx context.Context, sum [16]byte, sent int64, mine []byt
 func (w *Window) learn(ctx context.Context, sum *[16]byte, key string, value []byte) {
 	sent := w.clock()
 	left := evalCmd(ctx, "eval", leftLua, []string{key}, []any{value})
-	if err := (direct{w.client}).do(ctx, left); err != nil {
+	if err := (direct{client: w.client}).do(ctx, left); err != nil {
 		return
 	}
 	if ms, err := left.Int64(); err == nil && ms > 0 {
@@ -253,7 +253,7 @@ func (w *Window) Unclaim(ctx context.Context, ref backend.Ref) error {
 	}
 	sum := ref.ID.Sum()
 	cmd := evalCmd(ctx, "eval", unclaimLua, []string{w.key(&sum)}, []any{revocable(&ref)})
-	if err := (direct{w.client}).do(ctx, cmd); err != nil {
+	if err := (direct{client: w.client}).do(ctx, cmd); err != nil {
 		return writeFault(ctx, err)
 	}
 	if err := cmd.Err(); err != nil {

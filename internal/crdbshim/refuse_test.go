@@ -87,7 +87,7 @@ func TestAccepted(t *testing.T) {
 		"WITH a AS (SELECT id FROM t FOR UPDATE), b AS (UPDATE t SET v = 3 WHERE id IN (SELECT id FROM a)) SELECT 1",
 		"WITH a AS (INSERT INTO t VALUES (3)), b AS (INSERT INTO t VALUES (4)) SELECT 1",
 		`WITH a AS (INSERT INTO t VALUES (5) ON CONFLICT (id) DO UPDATE SET v = 1) DELETE FROM "lock table"`,
-		"SET lock_timeout = '1s'",
+		"SET lock_timeout = '60s'",
 		"BEGIN; SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0; COMMIT",
 		"CREATE TABLE ff (id int PRIMARY KEY) WITH (fillfactor = 70, autovacuum_enabled = false)",
 		"CREATE INDEX CONCURRENTLY ON ff (id) WITH (fillfactor = 70)",
