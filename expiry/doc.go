@@ -40,4 +40,13 @@
 // Where keys carry the time they were issued, a rule says so ([Rule.Issued]), and
 // [Policy.Lateness] tells a key that is so old that its record may be gone from one
 // that was never used. See docs/adr/0005-late-keys.md.
+//
+// # Sweeping
+//
+// A [Sweeper] removes what has expired. Any number of processes may run one on a
+// store; the one that holds the lease works, the others stand by. The lease is a
+// record of the store like any other, of operation idem.sweeper with the key lease:
+// it shows up when records are listed and counted, in flight while a sweeper runs and
+// open for ten minutes after it has stopped. Use that operation for nothing else. The
+// lease only spares work: sweepers that overlap remove nothing that is not due.
 package expiry
