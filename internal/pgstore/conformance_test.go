@@ -28,9 +28,10 @@ func (b *base) patient() Config {
 }
 
 // Lease mode keeps the whole contract, whatever the application's pool is set up
-// for: here under REPEATABLE READ, where a statement outside a transaction can be
-// refused, too. TestTransactionalConformance includes it under READ COMMITTED and
-// SERIALIZABLE; IDEM_TEST_LONG runs every setup with both drivers.
+// for: here with every move in a merged statement, under REPEATABLE READ, where a
+// statement outside a transaction can be refused, too. TestTransactionalConformance
+// includes it, as calls go that come alone, under READ COMMITTED and SERIALIZABLE;
+// IDEM_TEST_LONG runs every setup with both drivers in both ways.
 func TestConformance(t *testing.T) {
 	url := testdb.Postgres(t).Database(t)
 	first := newBase(t, url)
@@ -39,16 +40,31 @@ func TestConformance(t *testing.T) {
 		if long || s.name == "repeatable read" {
 			t.Run("pgx/"+s.name, func(t *testing.T) {
 				pool := newPool(t, url, s)
-				leaseConformance(t, first, func(b *base) backend.Backend { return New(PgxDB{Pool: pool}, b.patient()) })
+				leaseConformance(t, first, func(b *base) backend.Backend { return merged(PgxDB{Pool: pool}, b.patient()) })
 			})
 		}
 		if long {
+			t.Run("alone/pgx/"+s.name, func(t *testing.T) {
+				pool := newPool(t, url, s)
+				leaseConformance(t, first, func(b *base) backend.Backend { return New(PgxDB{Pool: pool}, b.patient()) })
+			})
 			t.Run("sql/"+s.name, func(t *testing.T) {
+				db := newSQL(t, url, s)
+				leaseConformance(t, first, func(b *base) backend.Backend { return merged(SQLDB{DB: db}, b.patient()) })
+			})
+			t.Run("alone/sql/"+s.name, func(t *testing.T) {
 				db := newSQL(t, url, s)
 				leaseConformance(t, first, func(b *base) backend.Backend { return New(SQLDB{DB: db}, b.patient()) })
 			})
 		}
 	}
+}
+
+// merged is a store that merges lone calls, too.
+func merged[Tx any](db DB[Tx], c Config) *Store[Tx] {
+	s := New(db, c)
+	s.merge = newMerging(s, mergeOptions{always: true})
+	return s
 }
 
 func leaseConformance(t *testing.T, first *base, open func(b *base) backend.Backend) {

@@ -6,12 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goidem/idem/backend"
 	"github.com/goidem/idem/internal/combine"
 )
 
-// merging makes one statement of concurrent moves of the same kind. Each kind has a
-// combiner of its own: a statement that reserves waits for other reserves' rows, and
-// no completion should wait with it.
+// merging makes one statement of concurrent moves of the same kind.
 //
 // A merged statement holds distinct keys in ascending order, so that two of them
 // cannot deadlock, and waits for a lock only briefly, so that an open transaction on
@@ -21,10 +20,14 @@ import (
 // that there would be without merging. So there is one place that knows each rare
 // case, and no caller's trouble is another's.
 type merging struct {
-	// look answers the reserves of keys that have a record, reserve the others.
-	look, reserve *combine.Combiner[*reserveCall, reserveAnswer]
-	// One for each of the moves by which an attempt's own token changes its record.
-	complete, release, renew *combine.Combiner[*ownCall, ownAnswer]
+	// move carries out reserves and completions. Callers alternate between the two: with
+	// a combiner for each they would get out of step, and their batches would be of one.
+	// They share the batch and no statement.
+	move *combiner
+	// look answers the reserves of keys that have a record.
+	look *combiner
+	// A renewal must not wait with a batch that waits for a lock.
+	release, renew *combiner
 
 	sql  mergedTexts
 	wait string // lock timeout of a merged statement
@@ -76,26 +79,93 @@ func newMerging[Tx any](s *Store[Tx], o mergeOptions) *merging {
 		wait:   waitText(min(s.c.LockWait, maxMergedWait)),
 		always: o.always,
 	}
-	reserves := func(streams int, run func(context.Context, []*reserveItem)) *combine.Combiner[*reserveCall, reserveAnswer] {
-		return combine.New(combine.Options[*reserveCall]{
+	combiner := func(streams int, run func(context.Context, []*moveItem)) *combiner {
+		return combine.New(combine.Options[moveCall]{
 			Streams: streams, Max: maxBatch, MaxWeight: maxWeight, WaitShare: o.share,
-			Weigh: (*reserveCall).weight,
+			Weigh: moveCall.weight,
 		}, run)
 	}
+	m.move = combiner(o.streams, s.runMoves)
 	// A look waits for no disk, so the server is busy with one while this process reads
 	// the answer to another.
-	m.look = reserves(2*o.streams, s.runLooks)
-	m.reserve = reserves(o.streams, s.runReserves)
-	own := func(run func(context.Context, []*ownItem)) *combine.Combiner[*ownCall, ownAnswer] {
-		return combine.New(combine.Options[*ownCall]{
-			Streams: o.streams, Max: maxBatch, MaxWeight: maxWeight, WaitShare: o.share,
-			Weigh: (*ownCall).weight,
-		}, run)
-	}
-	m.complete = own(s.runCompletes)
-	m.release = own(func(ctx context.Context, items []*ownItem) { s.runOwn(ctx, m.sql.release, items, false) })
-	m.renew = own(func(ctx context.Context, items []*ownItem) { s.runOwn(ctx, m.sql.renew, items, false) })
+	m.look = combiner(2*o.streams, s.runLooks)
+	m.release = combiner(o.streams, func(ctx context.Context, items []*moveItem) { s.runOwn(ctx, m.sql.release, items, false) })
+	m.renew = combiner(o.streams, func(ctx context.Context, items []*moveItem) { s.runOwn(ctx, m.sql.renew, items, false) })
 	return m
+}
+
+type (
+	combiner = combine.Combiner[moveCall, moveAnswer]
+	moveItem = combine.Item[moveCall, moveAnswer]
+)
+
+// moveCall is one of the two.
+type moveCall struct {
+	reserve *reserveCall
+	own     *ownCall
+}
+
+func (c moveCall) weight() int {
+	if c.reserve != nil {
+		return c.reserve.weight()
+	}
+	return c.own.weight()
+}
+
+// moveAnswer is the reservation, or the record of a completion, unless the caller has
+// to go on alone.
+type moveAnswer struct {
+	res   backend.Reservation
+	alone bool
+}
+
+// runMoves carries out a batch of reserves and completions.
+//
+// Both together travel as one transaction, so that they share a commit: the
+// completions first, then the reserves, each in ascending order. All transactions of
+// this kind take their locks in that order, and so cannot deadlock.
+func (s *Store[Tx]) runMoves(ctx context.Context, items []*moveItem) {
+	n := 0
+	for i, it := range items { // the reserves first
+		if it.In.reserve != nil {
+			items[n], items[i] = items[i], items[n]
+			n++
+		}
+	}
+	reserves, completes := items[:n], items[n:]
+	switch {
+	case len(completes) == 0:
+		s.runReserves(ctx, reserves)
+		return
+	case len(reserves) == 0:
+		s.runCompletes(ctx, completes)
+		return
+	}
+	if _, ok := any(s.db).(pipeline); ok {
+		b := newReserveBatch(reserves)
+		complete, forget := s.ownRows(s.merge.sql.complete, completes, true)
+		insert, undo := s.insertRows(b, b.next())
+		err := s.doMerged(ctx, func() { forget(); undo() }, complete, insert)
+		if isShared(err) {
+			for _, it := range items {
+				it.Answer(moveAnswer{}, asMove(err))
+			}
+			return
+		}
+		if err == nil {
+			b.answer(reserves, s.reserveRows(ctx, b))
+			return
+		}
+		// A lock or a row of one kind must not fail the other.
+	}
+	s.runCompletes(ctx, completes)
+	s.runReserves(ctx, reserves)
+}
+
+// pipeline is a [DB] that runs several statements as one transaction in one round
+// trip. Otherwise it is like Do.
+type pipeline interface {
+	DoAll(ctx context.Context, ss ...*Stmt) error
 }
 
 // looks reports whether a reserve should look first.
@@ -117,12 +187,23 @@ func (m *merging) note(replays, all int) {
 // mergedTries is how often a merged statement is sent before its callers go alone.
 const mergedTries = 3
 
-// doMerged runs a merged statement, again where the server wants a new snapshot or
-// the connection was dead before anything was sent.
-func (s *Store[Tx]) doMerged(ctx context.Context, st *Stmt, begin func()) (err error) {
+// doMerged runs merged statements, several only on a pipeline, again where the server
+// wants a new snapshot or the connection was dead before anything was sent. undo
+// forgets what a try that was rolled back had found; it is called before each try and
+// after the last one that failed.
+func (s *Store[Tx]) doMerged(ctx context.Context, undo func(), ss ...*Stmt) (err error) {
 	for range mergedTries {
-		begin()
-		if err = s.db.Do(ctx, st); err == nil || !isRetry(err) && !isStale(err) {
+		undo()
+		if len(ss) == 1 {
+			err = s.db.Do(ctx, ss[0])
+		} else {
+			err = any(s.db).(pipeline).DoAll(ctx, ss...)
+		}
+		if err == nil {
+			return nil
+		}
+		undo()
+		if !isRetry(err) && !isStale(err) {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/goidem/idem/backend"
-	"github.com/goidem/idem/internal/combine"
 )
 
 // ownCall is a move by the token that owns the record: a completion, a release or a
@@ -20,15 +19,6 @@ type ownCall struct {
 
 func (c *ownCall) weight() int { return 128 + len(c.Body) }
 
-// ownAnswer: done is false where the statement found no record that it may change.
-// What that means is for the general way to say.
-type ownAnswer struct {
-	rec  backend.Record
-	done bool
-}
-
-type ownItem = combine.Item[*ownCall, ownAnswer]
-
 // completeMerged is completeOne, with others that come at the same time.
 func (s *Store[Tx]) completeMerged(ctx context.Context, r *backend.CompleteRequest) (backend.Record, bool, error) {
 	if s.merge == nil {
@@ -36,23 +26,23 @@ func (s *Store[Tx]) completeMerged(ctx context.Context, r *backend.CompleteReque
 	}
 	c := &ownCall{CompleteRequest: *r, sum: r.ID.Sum()}
 	c.Body = bytes.Clone(r.Body)
-	out, err := s.merge.complete.Do(ctx, c)
-	return out.rec, out.done, leftError(err)
+	out, err := s.merge.move.Do(ctx, moveCall{own: c})
+	return out.res.Record, !out.alone && err == nil, leftError(err)
 }
 
 // moveMerged is a release or a renewal, with others that come at the same time.
-func moveMerged(ctx context.Context, c *combine.Combiner[*ownCall, ownAnswer], ref backend.Ref, length time.Duration) (done bool, err error) {
-	out, err := c.Do(ctx, &ownCall{CompleteRequest: backend.CompleteRequest{Ref: ref}, sum: ref.ID.Sum(), length: length})
-	return out.done, leftError(err)
+func moveMerged(ctx context.Context, c *combiner, ref backend.Ref, length time.Duration) (done bool, err error) {
+	out, err := c.Do(ctx, moveCall{own: &ownCall{CompleteRequest: backend.CompleteRequest{Ref: ref}, sum: ref.ID.Sum(), length: length}})
+	return !out.alone && err == nil, leftError(err)
 }
 
 // runCompletes carries out a batch of completions.
-func (s *Store[Tx]) runCompletes(ctx context.Context, items []*ownItem) {
+func (s *Store[Tx]) runCompletes(ctx context.Context, items []*moveItem) {
 	if len(items) > 1 || s.merge.always {
 		s.runOwn(ctx, s.merge.sql.complete, items, true)
 		return
 	}
-	c := items[0].In
+	c := items[0].In.own
 	var rec backend.Record
 	st := s.completeStmt(&c.CompleteRequest)
 	st.SQL, st.Args = s.merge.sql.completeWait, append(st.Args, s.merge.wait)
@@ -64,28 +54,38 @@ func (s *Store[Tx]) runCompletes(ctx context.Context, items []*ownItem) {
 	err := s.db.Do(ctx, st)
 	switch {
 	case isRetry(err), isStale(err), isLockTimeout(err):
-		items[0].Answer(ownAnswer{}, nil)
+		items[0].Answer(moveAnswer{alone: true}, nil)
 	case err != nil:
-		items[0].Answer(ownAnswer{}, asMove(err))
+		items[0].Answer(moveAnswer{alone: true}, asMove(err))
 	default:
 		rec.Body = c.Body
-		items[0].Answer(ownAnswer{rec: rec, done: st.Count > 0}, nil)
+		items[0].Answer(moveAnswer{res: backend.Reservation{Record: rec}, alone: st.Count == 0}, nil)
 	}
 }
 
-// runOwn carries out a batch with a merged statement. Of several moves on one key only
-// the first is in it.
-func (s *Store[Tx]) runOwn(ctx context.Context, text string, items []*ownItem, completes bool) {
-	slices.SortStableFunc(items, func(a, b *ownItem) int { return bytes.Compare(a.In.sum[:], b.In.sum[:]) })
+// runOwn carries out a batch with a merged statement.
+func (s *Store[Tx]) runOwn(ctx context.Context, text string, items []*moveItem, completes bool) {
+	st, undo := s.ownRows(text, items, completes)
+	err := s.doMerged(ctx, undo, st)
+	if isShared(err) {
+		for _, it := range items {
+			it.Answer(moveAnswer{}, asMove(err))
+		}
+	}
+}
+
+// ownRows is the statement for a batch, and what forgets its answers. Of several moves
+// on one key only the first is in it.
+func (s *Store[Tx]) ownRows(text string, items []*moveItem, completes bool) (st *Stmt, undo func()) {
+	slices.SortStableFunc(items, func(a, b *moveItem) int { return bytes.Compare(a.In.own.sum[:], b.In.own.sum[:]) })
 	var (
 		ids, owners, states, replay, known, lengths list
 		bodies                                      pieces
-		rows                                        = make([]*ownItem, 0, len(items))
+		rows                                        = make([]*moveItem, 0, len(items))
 	)
 	for _, it := range items {
-		c := it.In
-		it.Answer(ownAnswer{}, nil)
-		if n := len(rows); n > 0 && rows[n-1].In.sum == c.sum {
+		c := it.In.own
+		if n := len(rows); n > 0 && rows[n-1].In.own.sum == c.sum {
 			continue
 		}
 		rows = append(rows, it)
@@ -100,7 +100,7 @@ func (s *Store[Tx]) runOwn(ctx context.Context, text string, items []*ownItem, c
 		replay.int(micros(c.ReplayFor))
 		known.int(micros(c.KnownFor))
 	}
-	st := &Stmt{SQL: text, Args: []any{ids.arg(), owners.arg(), lengths.arg(), int64(len(rows)), s.merge.wait}}
+	st = &Stmt{SQL: text, Args: []any{ids.arg(), owners.arg(), lengths.arg(), int64(len(rows)), s.merge.wait}}
 	if completes {
 		st.Args = []any{
 			ids.arg(), owners.arg(), states.arg(), bodies.blob(), bodies.at.arg(), bodies.size.arg(),
@@ -115,28 +115,18 @@ func (s *Store[Tx]) runOwn(ctx context.Context, text string, items []*ownItem, c
 		} else {
 			err = sc.Scan(&sum)
 		}
-		i, ok := slices.BinarySearchFunc(rows, sum, func(it *ownItem, sum token) int { return bytes.Compare(it.In.sum[:], sum[:]) })
-		if err != nil || !ok || completes && cur.rec.ID != rows[i].In.ID {
+		i, ok := slices.BinarySearchFunc(rows, sum, func(it *moveItem, sum token) int { return bytes.Compare(it.In.own.sum[:], sum[:]) })
+		if err != nil || !ok || completes && cur.rec.ID != rows[i].In.own.ID {
 			// Its caller asks again, alone, and finds its own move standing or the fault.
 			return nil
 		}
-		cur.rec.Body = rows[i].In.Body
-		rows[i].Answer(ownAnswer{rec: cur.rec, done: true}, nil)
+		cur.rec.Body = rows[i].In.own.Body
+		rows[i].Answer(moveAnswer{res: backend.Reservation{Record: cur.rec}}, nil)
 		return nil
 	}
-	err := s.doMerged(ctx, st, func() {
-		for _, it := range rows { // what a try that was rolled back had found
-			it.Answer(ownAnswer{}, nil)
-		}
-	})
-	if err == nil {
-		return
-	}
-	for _, it := range rows {
-		if isShared(err) {
-			it.Answer(ownAnswer{}, asMove(err))
-		} else {
-			it.Answer(ownAnswer{}, nil)
+	return st, func() {
+		for _, it := range items {
+			it.Answer(moveAnswer{alone: true}, nil)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/goidem/idem/backend"
-	"github.com/goidem/idem/internal/combine"
 )
 
 // reserveCall is a plain reserve on its way into a statement. It shares no memory with
@@ -21,14 +20,6 @@ func (c *reserveCall) weight() int {
 	return 128 + len(c.ID.Tenant) + len(c.ID.Operation) + len(c.ID.Key) + len(c.Fingerprint)
 }
 
-// reserveAnswer is the reservation, unless the caller has to go alone.
-type reserveAnswer struct {
-	res   backend.Reservation
-	alone bool
-}
-
-type reserveItem = combine.Item[*reserveCall, reserveAnswer]
-
 // reservePlain is one plain reserve, with others that come at the same time.
 func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
 	m := s.merge
@@ -38,13 +29,13 @@ func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest)
 	c := &reserveCall{ReserveRequest: *r, sum: r.ID.Sum()}
 	c.Fingerprint = bytes.Clone(r.Fingerprint)
 	if m.looks() {
-		out, err := m.look.Do(ctx, c)
+		out, err := m.look.Do(ctx, moveCall{reserve: c})
 		if err != nil || !out.alone {
 			return out.res, leftError(err)
 		}
 	}
 	if !m.blocked.has(c.sum) {
-		out, err := m.reserve.Do(ctx, c)
+		out, err := m.move.Do(ctx, moveCall{reserve: c})
 		if err != nil || !out.alone {
 			return out.res, leftError(err)
 		}
@@ -59,9 +50,9 @@ func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest)
 }
 
 // runReserves carries out a batch.
-func (s *Store[Tx]) runReserves(ctx context.Context, items []*reserveItem) {
+func (s *Store[Tx]) runReserves(ctx context.Context, items []*moveItem) {
 	if len(items) == 1 && !s.merge.always {
-		items[0].Answer(s.reserveDirect(ctx, items[0].In))
+		items[0].Answer(s.reserveDirect(ctx, items[0].In.reserve))
 		return
 	}
 	b := newReserveBatch(items)
@@ -69,9 +60,9 @@ func (s *Store[Tx]) runReserves(ctx context.Context, items []*reserveItem) {
 }
 
 // runLooks answers those of a batch that have a record.
-func (s *Store[Tx]) runLooks(ctx context.Context, items []*reserveItem) {
+func (s *Store[Tx]) runLooks(ctx context.Context, items []*moveItem) {
 	if len(items) == 1 && !s.merge.always {
-		items[0].Answer(s.lookDirect(ctx, items[0].In))
+		items[0].Answer(s.lookDirect(ctx, items[0].In.reserve))
 		return
 	}
 	b := newReserveBatch(items)
@@ -85,13 +76,13 @@ func (s *Store[Tx]) runLooks(ctx context.Context, items []*reserveItem) {
 }
 
 // lookDirect is a look at one key.
-func (s *Store[Tx]) lookDirect(ctx context.Context, c *reserveCall) (out reserveAnswer, err error) {
+func (s *Store[Tx]) lookDirect(ctx context.Context, c *reserveCall) (out moveAnswer, err error) {
 	cur, err := s.read(ctx, c.ID)
 	if err != nil || cur.rec.State == 0 {
 		if err == nil {
 			s.merge.note(0, 1)
 		}
-		return reserveAnswer{alone: true}, nil
+		return moveAnswer{alone: true}, nil
 	}
 	s.merge.note(1, 1)
 	_, out.res, err = c.Apply(cur.rec, cur.now, 0) // a plain reserve changes no record
@@ -100,13 +91,13 @@ func (s *Store[Tx]) lookDirect(ctx context.Context, c *reserveCall) (out reserve
 
 // reserveDirect is one try of one reserve. It waits for a lock as briefly as a batch
 // does, since others may be waiting for the stream.
-func (s *Store[Tx]) reserveDirect(ctx context.Context, c *reserveCall) (out reserveAnswer, err error) {
+func (s *Store[Tx]) reserveDirect(ctx context.Context, c *reserveCall) (out moveAnswer, err error) {
 	m := s.merge
 	out.res, err = s.reserveTry(ctx, &c.ReserveRequest, m.wait)
 	_, again := err.(errAgain)
 	switch {
 	case again, isRetry(err), isStale(err), err == nil && out.res.Outcome == backend.Busy:
-		return reserveAnswer{alone: true}, nil
+		return moveAnswer{alone: true}, nil
 	case err == nil && out.res.Outcome == backend.Acquired:
 		m.note(0, 1)
 	case err == nil:
@@ -118,6 +109,7 @@ func (s *Store[Tx]) reserveDirect(ctx context.Context, c *reserveCall) (out rese
 // reserveRow is a key of a batch, with the first request for it.
 type reserveRow struct {
 	*reserveCall
+	tried bool // an insertion has passed over it: it is there, or was when that ran
 	fresh bool
 	rec   backend.Record // as stored; zero: not settled here
 	now   time.Time
@@ -125,21 +117,21 @@ type reserveRow struct {
 
 // answer is the answer to c, one of the requests for this key. Those after the first
 // come right after it, at the same time by the server's clock.
-func (w *reserveRow) answer(c *reserveCall, failed error) (reserveAnswer, error) {
+func (w *reserveRow) answer(c *reserveCall, failed error) (moveAnswer, error) {
 	switch {
 	case w.rec.State != 0:
 		rec := w.rec
 		if c != w.reserveCall {
 			rec = rec.Clone()
 		} else if w.fresh {
-			return reserveAnswer{res: backend.Reservation{Outcome: backend.Acquired, Record: rec, Now: w.now}}, nil
+			return moveAnswer{res: backend.Reservation{Outcome: backend.Acquired, Record: rec, Now: w.now}}, nil
 		}
 		_, res, err := c.Apply(rec, w.now, 0) // a plain reserve changes no record
-		return reserveAnswer{res: res}, err
+		return moveAnswer{res: res}, err
 	case isShared(failed):
-		return reserveAnswer{}, asMove(failed)
+		return moveAnswer{}, asMove(failed)
 	}
-	return reserveAnswer{alone: true}, nil
+	return moveAnswer{alone: true}, nil
 }
 
 // reserveBatch is the rows of a batch, distinct and in ascending order.
@@ -148,25 +140,25 @@ type reserveBatch struct {
 }
 
 // newReserveBatch sorts items and makes a batch of them.
-func newReserveBatch(items []*reserveItem) *reserveBatch {
-	slices.SortStableFunc(items, func(a, b *reserveItem) int { return bytes.Compare(a.In.sum[:], b.In.sum[:]) })
+func newReserveBatch(items []*moveItem) *reserveBatch {
+	slices.SortStableFunc(items, func(a, b *moveItem) int { return bytes.Compare(a.In.reserve.sum[:], b.In.reserve.sum[:]) })
 	b := &reserveBatch{rows: make([]reserveRow, 0, len(items))}
 	for _, it := range items {
-		if n := len(b.rows); n == 0 || b.rows[n-1].sum != it.In.sum {
-			b.rows = append(b.rows, reserveRow{reserveCall: it.In})
+		if n := len(b.rows); n == 0 || b.rows[n-1].sum != it.In.reserve.sum {
+			b.rows = append(b.rows, reserveRow{reserveCall: it.In.reserve})
 		}
 	}
 	return b
 }
 
 // answer answers the items that the batch was made of.
-func (b *reserveBatch) answer(items []*reserveItem, err error) {
+func (b *reserveBatch) answer(items []*moveItem, err error) {
 	at := 0
 	for _, it := range items {
-		if b.rows[at].sum != it.In.sum {
+		if b.rows[at].sum != it.In.reserve.sum {
 			at++
 		}
-		it.Answer(b.rows[at].answer(it.In, err))
+		it.Answer(b.rows[at].answer(it.In.reserve, err))
 	}
 }
 
@@ -188,32 +180,32 @@ func (b *reserveBatch) open() (rows []*reserveRow) {
 	return rows
 }
 
-// maxHolders bounds the statements of a batch of reserves.
+// next are the rows of the next insertion. The holder is the same in all requests of a
+// process, as a rule, and travels once.
+func (b *reserveBatch) next() (rows []*reserveRow) {
+	for _, w := range b.open() {
+		if !w.tried && (len(rows) == 0 || w.Holder == rows[0].Holder) {
+			rows = append(rows, w)
+		}
+	}
+	return rows
+}
+
+// maxHolders bounds the insertions of a batch. Whose holder is rarer goes alone.
 const maxHolders = 4
 
 // reserveRows settles what it can: the insertion, then a look at what was there before
 // it.
 func (s *Store[Tx]) reserveRows(ctx context.Context, b *reserveBatch) error {
-	rest := b.open()
-	// The holder is the same in all requests of a process, as a rule, and travels once.
-	// Who has a rare one goes alone.
 	for range maxHolders {
-		if len(rest) == 0 {
+		rows := b.next()
+		if len(rows) == 0 {
 			break
 		}
-		same := rest[:0:0]
-		var other []*reserveRow
-		for _, w := range rest {
-			if w.Holder == rest[0].Holder {
-				same = append(same, w)
-			} else {
-				other = append(other, w)
-			}
-		}
-		if err := s.insertRows(ctx, b, same); err != nil {
+		st, undo := s.insertRows(b, rows)
+		if err := s.doMerged(ctx, undo, st); err != nil {
 			return err
 		}
-		rest = other
 	}
 	found := b.open()
 	if len(found) > 0 {
@@ -241,11 +233,12 @@ func (s *Store[Tx]) lookRows(ctx context.Context, b *reserveBatch, rows []*reser
 		}
 		return nil
 	}
-	return s.doMerged(ctx, st, func() {})
+	return s.doMerged(ctx, func() {}, st)
 }
 
-// insertRows inserts the rows that are not there.
-func (s *Store[Tx]) insertRows(ctx context.Context, b *reserveBatch, rows []*reserveRow) error {
+// insertRows is the statement that inserts those of the rows that are not there, and
+// what forgets its answers: what a statement that failed had returned is not there.
+func (s *Store[Tx]) insertRows(b *reserveBatch, rows []*reserveRow) (st *Stmt, undo func()) {
 	var ids, tenants, operations, keys, owners, abandoned, ttl, known, sweep list
 	var prints pieces
 	for _, w := range rows {
@@ -265,7 +258,7 @@ func (s *Store[Tx]) insertRows(ctx context.Context, b *reserveBatch, rows []*res
 		sweep.int(micros(w.TTL) + micros(sweepWindow(&w.ReserveRequest)))
 	}
 	holder := rows[0].Holder
-	st := &Stmt{SQL: s.merge.sql.insert, Args: []any{
+	st = &Stmt{SQL: s.merge.sql.insert, Args: []any{
 		ids.arg(), tenants.arg(), operations.arg(), keys.arg(), owners.arg(), abandoned.arg(),
 		prints.blob(), prints.at.arg(), prints.size.arg(), ttl.arg(), known.arg(), sweep.arg(),
 		holder.Host, int64(holder.PID), null(holder.Started), int64(len(rows)), s.merge.wait,
@@ -288,14 +281,9 @@ func (s *Store[Tx]) insertRows(ctx context.Context, b *reserveBatch, rows []*res
 		}
 		return nil
 	}
-	undo := func() { // what a statement that failed had returned is not there
+	return st, func() {
 		for _, w := range rows {
-			w.rec, w.fresh = backend.Record{}, false
+			w.tried, w.rec, w.fresh = true, backend.Record{}, false
 		}
 	}
-	err := s.doMerged(ctx, st, undo)
-	if err != nil {
-		undo()
-	}
-	return err
 }

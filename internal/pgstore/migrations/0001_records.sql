@@ -29,7 +29,7 @@ CREATE TABLE{{.IfNotExists}} {{.Names.Records}} (
 	body           bytea,
 	sweep_after    timestamptz NOT NULL        -- when a sweeper looks at the row; coarse
 ){{if .PostgreSQL}} WITH (
-	fillfactor = 85,                           -- room for the completion in the row's own page
+	fillfactor = 33,                           -- room for the completions in the rows' own page, also when one statement completes all of them
 	autovacuum_vacuum_scale_factor = 0.02,
 	autovacuum_vacuum_insert_scale_factor = 0.1
 ){{else}} WITH (
