@@ -24,6 +24,7 @@ func areas() map[string]func(*report) error {
 		"bolt":     measureBolt,
 		"cli":      measureCLI,
 		"postgres": measurePostgres,
+		"redis":    measureRedis,
 	}
 }
 
