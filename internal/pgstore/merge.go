@@ -61,6 +61,11 @@ const (
 	// maxMergedWait bounds the wait of a merged statement for a lock: all its callers
 	// wait.
 	maxMergedWait = 10 * time.Millisecond
+
+	// maxMerged bounds how long a stream is taken: a connection that the network has
+	// swallowed must not hold up everybody behind it until a caller's context ends,
+	// which may be never.
+	maxMerged = 10 * time.Second
 )
 
 // newMerging returns nil where statements are not merged.
@@ -83,7 +88,11 @@ func newMerging[Tx any](s *Store[Tx], o mergeOptions) *merging {
 		return combine.New(combine.Options[moveCall]{
 			Streams: streams, Max: maxBatch, MaxWeight: maxWeight, WaitShare: o.share,
 			Weigh: moveCall.weight,
-		}, run)
+		}, func(ctx context.Context, items []*moveItem) {
+			ctx, cancel := context.WithTimeout(ctx, maxMerged)
+			defer cancel()
+			run(ctx, items)
+		})
 	}
 	m.move = combiner(o.streams, s.runMoves)
 	// A look waits for no disk, so the server is busy with one while this process reads
