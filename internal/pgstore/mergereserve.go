@@ -24,7 +24,7 @@ func (c *reserveCall) weight() int {
 func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
 	m := s.merge
 	if m == nil {
-		return s.reserveOne(ctx, r)
+		return s.reserveAlone(ctx, r)
 	}
 	c := &reserveCall{ReserveRequest: *r, sum: r.ID.Sum()}
 	c.Fingerprint = bytes.Clone(r.Fingerprint)
@@ -40,12 +40,40 @@ func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest)
 			return out.res, leftError(err)
 		}
 	}
-	res, err := s.reserveOne(ctx, r)
+	res, err := s.reserveAlone(ctx, r)
 	if res.Outcome == backend.Busy {
 		m.blocked.add(c.sum)
 	} else {
 		m.blocked.drop(c.sum)
 	}
+	return res, err
+}
+
+// reserveAlone is one plain reserve that may have to wait for another's open
+// transaction. Of all who do that for one key in this process only one holds a
+// connection; the others wait at the gate, where transactions on the key wait, too
+// (R20).
+func (s *Store[Tx]) reserveAlone(ctx context.Context, r *backend.ReserveRequest) (res backend.Reservation, err error) {
+	began := now()
+	p, ok, err := s.tx.gates.enter(ctx, token(r.ID.Sum()), r.Wait, s.c.LockWait)
+	if err != nil {
+		return res, err
+	}
+	if !ok {
+		res = backend.Reservation{Outcome: backend.Busy}
+		res.Now, err = s.clock(ctx)
+		return res, err
+	}
+	answered := false
+	defer func() { p.leave(answered) }()
+	left := *r
+	if r.Wait > 0 {
+		p.works() // who fails fast need not wait for somebody who waits
+		left.Wait = max(r.Wait-now().Sub(began), 0)
+	}
+	res, err = s.reserveOne(ctx, &left)
+	// A row that is there answers everybody; only one that cannot be seen holds up.
+	answered = err == nil && res.Outcome != backend.Busy
 	return res, err
 }
 

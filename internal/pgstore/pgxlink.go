@@ -19,6 +19,21 @@ func detached(ctx context.Context, limit time.Duration) (context.Context, contex
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
 }
 
+// lingering ends limit after ctx has ended.
+func lingering(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-out.Done():
+		}
+	})
+	return out, func() { stop(); cancel() }
+}
+
 // Begin implements [DB]: BEGIN and the first statements share a round trip.
 func (d PgxDB) Begin(ctx context.Context, first ...*Stmt) (Link[pgx.Tx], error) {
 	if err := ctx.Err(); err != nil {
@@ -90,6 +105,12 @@ func (l *pgxLink) Commit(ctx context.Context, last ...*Stmt) error {
 		// The connection broke before a commit was sent. That is a roll-back.
 		l.free(ctx)
 		return &Failure{cause: "the connection to the server failed before the commit"}
+	}
+	if l.conn.Conn().PgConn().IsBusy() {
+		// Nothing can be sent behind an answer that is not read. That is the function's
+		// mistake, and no commit in doubt: it is not run again.
+		l.free(ctx)
+		return &Failure{cause: "the function left the rows of a query open; close them before it returns; nothing was committed"}
 	}
 	var tag string
 	b := queue(new(pgx.Batch), last)

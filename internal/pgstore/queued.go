@@ -237,7 +237,9 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 		return res, endClosed, asRead(newFailure(asking, err, false))
 	}
 	l := &pgxLink{conn: conn, tx: newPgxTx(nil)}
-	ctx, cancel := detached(asking, wait+endLimit)
+	// The effects are under way together with the commit: they may take as long as the
+	// caller allows, and a caller who leaves is given the truth a little later.
+	ctx, cancel := lingering(asking, wait+endLimit)
 	defer cancel()
 	defer l.free(ctx)
 
