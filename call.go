@@ -264,6 +264,9 @@ func sentinelOf(err error) error {
 // isDefinite reports whether an error of a move says for certain that the move
 // did not happen and that sending it again would not help.
 func isDefinite(err error) bool {
+	if errors.Is(err, backend.ErrTransactionEnded) {
+		return true // of the move, not of what the operation did
+	}
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return false // whatever its cause looks like
 	}

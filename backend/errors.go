@@ -35,6 +35,11 @@ var (
 	// ErrRetryTransaction: the caller's own transaction cannot see a record that
 	// was committed after its snapshot. Roll it back and run it again.
 	ErrRetryTransaction = errors.New("idem: transaction must be retried")
+	// ErrTransactionEnded: a Work has ended the transaction that it was given. What it
+	// did may be committed; the key is uncertain then. It comes together with
+	// ErrOutcomeUnknown, and the move is not to be sent again: that would run the Work
+	// a second time.
+	ErrTransactionEnded = errors.New("idem: transaction ended by the operation")
 	// ErrGuarantee: the store does not give what the caller requires.
 	ErrGuarantee = errors.New("idem: guarantee not met")
 )

@@ -29,7 +29,7 @@ type txMode struct {
 var (
 	// lint:const errors
 	errSwallowed = errors.New("idem: a statement of your function failed and the function did not return its error, so the server rolled the transaction back; nothing was committed, return the error or use a savepoint (Begin)")
-	errEnded     = fmt.Errorf("%w: your function ended the transaction that it was given, which idem has to commit; the key is uncertain if it committed, and needs Resolve", backend.ErrOutcomeUnknown)
+	errEnded     = fmt.Errorf("%w: %w: idem has to commit it; the key is uncertain if your function committed, and needs Resolve", backend.ErrOutcomeUnknown, backend.ErrTransactionEnded)
 	errLost      = errors.New("idem: the connection was lost in your function; nothing was committed, a retry is safe")
 )
 
