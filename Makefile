@@ -24,6 +24,7 @@ make bench           run the benchmarks                (BENCH=Reserve, BENCHTIME
 make bench-smoke     run every benchmark once, to see that it still works
 make numbers AREA=X  measure the promised ratios; X is bolt, cli, postgres, redis, expiry, http or bench
 make crash           kill -9 proof, the long way       (ROUNDS=200)
+make faults          fault matrix on real servers      (ROUNDS=500)
 make model           explicit-state model, in full
 make vuln            known vulnerabilities in what the module links (needs the vulnerability database)
 make help            this list
@@ -95,6 +96,11 @@ numbers:
 .PHONY: crash
 crash:
 	IDEM_CRASH_ROUNDS=$(ROUNDS) $(GO) test -run Crash -count=1 -timeout 30m -v ./internal/crashtest ./bolt
+
+.PHONY: faults
+faults: ROUNDS = 500
+faults:
+	IDEM_FAULT_ROUNDS=$(ROUNDS) $(GO) test -run Faults -count=1 -timeout 60m -v ./internal/crashtest
 
 .PHONY: model
 model:

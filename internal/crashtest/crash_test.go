@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/goidem/idem"
 	"github.com/goidem/idem/bolt"
+	"github.com/goidem/idem/internal/testdb"
 )
 
 // The worker is this test binary, started again with its orders in the
@@ -34,7 +37,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	if orders := os.Getenv(envOrders); orders != "" {
+		if err := obey(orders); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testdb.Main(m, func() error { return goleak.Find() })
 }
 
 // start runs a worker in a process of its own and reports how it ended.
