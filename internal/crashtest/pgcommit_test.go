@@ -46,6 +46,9 @@ func commitLost(t *testing.T, r *faultRow, kind pgKind, rounds int, rnd *rand.Ra
 		fault := faults[n%len(faults)]
 		fault.AtCommit, fault.Match = true, ours
 		fault.Times, fault.After = 1+rnd.IntN(2), rnd.IntN(commitKeys-1)
+		if kind.external() {
+			fault.After = rnd.IntN(2) // merged, there may be no more than one commit for all reserves and one for all completions
+		}
 		round := fmt.Sprintf("%03d-%s-%v-%v", n, faultNames[fault.Kind], fault.Applied, fault.Delay.Milliseconds())
 		keys := roundKeys(round, commitKeys)
 		if kind.external() {
