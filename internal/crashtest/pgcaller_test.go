@@ -27,10 +27,11 @@ const (
 	pgLease   pgKind = "lease"      // Execute, the effect in a file outside
 	crdbTx    pgKind = "crdb"       // ExecuteTx of package cockroach, through the shim
 	crdbLease pgKind = "crdb-lease" // Execute of package cockroach, through the shim
+	onRedis   pgKind = "redis"      // Execute on Redis
 )
 
 // external reports whether effects are in a ledger outside the database.
-func (k pgKind) external() bool { return k == pgLease || k == crdbLease }
+func (k pgKind) external() bool { return k == pgLease || k == crdbLease || k == onRedis }
 
 func (k pgKind) cockroach() bool { return k == crdbTx || k == crdbLease }
 
@@ -140,8 +141,11 @@ func (c *caller) external(ctx context.Context, key string, wait time.Duration, r
 func newCaller(ctx context.Context, kind pgKind, url string, conns int, effects *ledger) (c *caller, err error) {
 	c = &caller{kind: kind, effects: effects}
 	o := &idem.Options{LeaseTTL: faultLease}
-	if kind == pgSQL {
+	switch kind {
+	case pgSQL:
 		return c, c.openSQL(ctx, url, conns, o)
+	case onRedis:
+		return c, c.openRedis(ctx, url, o)
 	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
