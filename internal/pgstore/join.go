@@ -51,7 +51,7 @@ func retryTransaction() error {
 
 func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.ReserveRequest, wait time.Duration, work backend.Work[Tx]) (res backend.Reservation, err error) {
 	var o opening
-	first := append([]*Stmt{plain(setJoin)}, s.open(r, wait, &o)...)
+	first := append([]*Stmt{plain(setJoin)}, s.open(r, wait, false, &o)...)
 	if r.TakeOver == 0 {
 		first = append(first, plain(setWork))
 	}

@@ -12,6 +12,7 @@ import (
 type opening struct {
 	row
 	fresh bool
+	blind bool // only an insertion was tried, and what stands in its way was not read
 	seed  int64
 	lock  string // the lock_timeout that the transaction came with
 	place string // of a fresh row
@@ -31,8 +32,9 @@ type holding struct {
 }
 
 // open returns the statements of the first round trip. A plain reserve is one
-// statement, with its lock timeout in it; a takeover looks first.
-func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, o *opening) []*Stmt {
+// statement, with its lock timeout in it; a takeover looks first. blind allows the
+// one that does not read the row in its way.
+func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, blind bool, o *opening) []*Stmt {
 	*o = opening{}
 	if r.TakeOver != 0 {
 		return []*Stmt{
@@ -52,6 +54,17 @@ func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, o *openi
 		bytesOrNull(r.Fingerprint), r.Holder.Host, int64(r.Holder.PID), null(r.Holder.Started),
 		micros(r.TTL), micros(r.TTL) + micros(window),
 	}
+	if o.blind = blind && s.tx.sql.first != ""; o.blind {
+		return []*Stmt{{SQL: s.tx.sql.first, Args: append(args, waitText(wait)), Row: func(sc Scanner) error {
+			var fence int64
+			if err := sc.Scan(&fence, &o.now, &o.place, &o.lock); err != nil {
+				return err
+			}
+			o.fresh, o.rev, o.now = true, 1, o.now.UTC()
+			o.rec = inserted(r, fence, o.now)
+			return nil
+		}}}
+	}
 	reserve := &Stmt{SQL: s.tx.sql.reserve}
 	if !s.c.Dialect.SettingInStatement {
 		reserve.Args = args
@@ -67,6 +80,23 @@ func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, o *openi
 		return err
 	}
 	return []*Stmt{reserve}
+}
+
+// inserted is the record that a reserve of a new key has written, in flight as the
+// caller's function sees it.
+func inserted(r *backend.ReserveRequest, fence int64, now time.Time) backend.Record {
+	return backend.Record{
+		Ref: r.Ref, State: backend.InFlight, Fence: uint64(max(fence, 0)), Attempt: 1, OnAbandoned: r.OnAbandoned,
+		Fingerprint: append([]byte(nil), r.Fingerprint...), Holder: r.Holder, ReservedAt: now, LeaseUntil: now.Add(r.TTL),
+	}
+}
+
+// stored is b as it comes back from the server: an empty body is none.
+func stored(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
 }
 
 // trailing scans columns after those that are asked for.
@@ -149,7 +179,7 @@ func (s *Store[Tx]) take(ctx context.Context, l Link[Tx], r *backend.ReserveRequ
 // when they have run, with the server's time.
 func (s *Store[Tx]) outcome(h *holding, done backend.Completion) (ss []*Stmt, rec *backend.Record, err error) {
 	c := backend.CompleteRequest{
-		Ref: h.rec.Ref, State: done.State, Body: done.Body,
+		Ref: h.rec.Ref, State: done.State, Body: stored(done.Body),
 		ReplayFor: roundUp(done.ReplayFor), KnownFor: roundUp(done.KnownFor),
 	}
 	if err := c.Validate(); err != nil {

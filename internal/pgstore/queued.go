@@ -141,7 +141,7 @@ func (q *Queued) queue(ctx context.Context, r backend.ReserveRequest, work backe
 		return nil, err
 	}
 	u := &unit{r: r, c: backend.CompleteRequest{
-		Ref: r.Ref, State: done.State, Body: done.Body,
+		Ref: r.Ref, State: done.State, Body: stored(done.Body),
 		ReplayFor: roundUp(done.ReplayFor), KnownFor: roundUp(done.KnownFor),
 	}}
 	if err := u.c.Validate(); err != nil {
@@ -243,20 +243,21 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 	defer cancel()
 	defer l.free(ctx)
 
-	var cur, mine row
-	looked := false
-	look := &Stmt{SQL: s.sql.get, Args: []any{token(u.r.ID.Sum())}, Row: func(sc Scanner) (err error) {
-		looked = true
-		cur, err = scanRow(sc, u.r.ID)
-		return err
-	}}
+	var mine backend.Record
+	var at time.Time
 	insert := s.insertStmt(u, wait)
-	insert.Row = func(sc Scanner) (err error) {
+	insert.Row = func(sc Scanner) error {
+		var fence int64
 		var lock string
-		mine, err = scanRow(trailing{sc, []any{&lock}}, u.r.ID)
+		if err := sc.Scan(&fence, &at, &lock); err != nil {
+			return err
+		}
+		at = at.UTC()
+		_, next, err := u.c.Apply(inserted(&u.r, fence, at), at)
+		mine = next
 		return err
 	}
-	b := queue(new(pgx.Batch), []*Stmt{look, insert})
+	b := queue(new(pgx.Batch), []*Stmt{insert})
 	var late error
 	for _, e := range u.effects {
 		if fn := e.Fn; fn != nil {
@@ -274,9 +275,9 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 	br := conn.SendBatch(ctx, b)
 	raw := br.Close()
 	if own, ok := raw.(rowError); ok {
-		// The look met a row that cannot be read. Its key is taken all the same, so the
-		// insertion failed.
-		return res, endFailed, own.error
+		// The answer about the inserted row cannot be read, and what became of the
+		// statements behind it is not known.
+		return res, endFailed, fmt.Errorf("%w: %w", backend.ErrOutcomeUnknown, own.error)
 	}
 	err = commitError(ctx, newFailure(ctx, raw, true), false)
 	switch {
@@ -285,24 +286,33 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 	case err == nil && late != nil:
 		return res, endFailed, fmt.Errorf("%w: the transaction was committed, and a callback of a queued statement then returned an error: %w", backend.ErrOutcomeUnknown, late)
 	case err == nil:
-		return backend.Reservation{Outcome: backend.Acquired, Record: mine.rec, Now: mine.now}, endAnswered, nil
+		return backend.Reservation{Outcome: backend.Acquired, Record: mine, Now: at}, endAnswered, nil
 	case errors.Is(err, backend.ErrOutcomeUnknown):
 		return res, endDoubtful, err
 	case isRetry(err):
 		return res, endAgain, err
 	case isLockTimeout(err) && insert.Count == 0:
 		return res, endLocked, err
-	case insert.Count == 0 && isUnique(err) && !looked:
-		// Taken by a transaction that committed behind the look's snapshot.
-		return res, endAgain, errAgain{}
 	case insert.Count == 0 && isUnique(err):
+		// The key is taken. Its row is looked at on this connection: there may be no
+		// second one.
+		var cur row
+		look := &Stmt{SQL: s.sql.get, Args: []any{token(u.r.ID.Sum())}, Row: func(sc Scanner) (err error) {
+			cur, err = scanRow(sc, u.r.ID)
+			return err
+		}}
+		if err := pgxDo(asking, conn, look); err != nil {
+			return res, openError(err), asRead(err)
+		}
+		if cur.rec.State == 0 {
+			return res, endAgain, errAgain{} // gone in between
+		}
 		_, res, err := u.r.Apply(cur.rec, cur.now, 0)
 		if err != nil {
 			return res, endFailed, err
 		}
 		if inDoubt && res.Outcome == backend.Existing && res.Record.Owner == u.r.Owner && res.Record.State == u.c.State {
 			// The batch in doubt took effect; see (*attempt).once for the write.
-			// It takes this connection: there may be no second one.
 			if err := pgxDo(asking, conn, &Stmt{SQL: s.tx.sql.touch, Args: []any{token(u.r.ID.Sum()), token(u.r.Owner)}}); err != nil {
 				return res, endDoubtful, asMove(err)
 			}
@@ -324,14 +334,12 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 // insertText writes a settled record. It is a plain insertion: on a conflict it has
 // to fail, so that the server skips the effects behind it.
 func insertText(n Names, now, seed string) string {
-	return fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %[1]s AS now, current_setting('lock_timeout') AS old, set_config('lock_timeout', $13::text, true) AS set), `+
-		`ins AS (INSERT INTO %[2]s (id, %[3]s, sweep_after) `+
+	return fmt.Sprintf(limitedInsert+`INSERT INTO %[2]s (id, %[3]s, sweep_after) `+
 		`SELECT $1::uuid, $2::text, $3::text, $4::text, %[4]d, 1, $14::int2, $5::uuid, %[5]s, 1, false, $6::int2, `+
 		`$7::bytea, $8::text, $9::int8, $10::timestamptz, c.now, c.now + $11::int8 * interval '1 microsecond', `+
 		`CASE WHEN $14::int2 <> %[6]d THEN c.now END, c.now + $15::int8 * interval '1 microsecond', c.now + $16::int8 * interval '1 microsecond', `+
-		`'', $17::bytea, c.now + $12::int8 * interval '1 microsecond' FROM c RETURNING %[3]s) `+
-		`SELECT %[7]s, c.now, set_config('lock_timeout', c.old, true) FROM ins, c`,
-		now, n.Records, columns, rowFormat, seed, backend.Uncertain, "ins."+strings.ReplaceAll(columns, ", ", ", ins."))
+		`'', $17::bytea, c.now + $12::int8 * interval '1 microsecond' FROM c RETURNING fence, reserved_at, `+resetLimit,
+		now, n.Records, columns, rowFormat, seed, backend.Uncertain)
 }
 
 func (s *Store[Tx]) insertStmt(u *unit, wait time.Duration) *Stmt {

@@ -97,9 +97,10 @@ type attempt[Tx any] struct {
 	work backend.Work[Tx]
 	pass *pass
 
-	last  backend.Completion // what the latest commit was to store
-	doubt error              // that commit's outcome is unknown
-	seen  bool               // a record stands: nobody has to wait for this key
+	last   backend.Completion // what the latest commit was to store
+	stands bool               // a row was in the way, and its transaction has to go on from it
+	doubt  error              // that commit's outcome is unknown
+	seen   bool               // a record stands: nobody has to wait for this key
 }
 
 // run begins transactions until one has an answer.
@@ -172,7 +173,7 @@ func exhausted(err error) error {
 func (a *attempt[Tx]) once(asking, ctx context.Context, wait time.Duration) (res backend.Reservation, end ending, err error) {
 	s := a.s
 	var o opening
-	first := s.open(&a.r, wait, &o)
+	first := s.open(&a.r, wait, a.doubt == nil && !a.stands, &o)
 	if a.r.TakeOver == 0 {
 		first = append(first, plain(setWork))
 	}
@@ -188,6 +189,10 @@ func (a *attempt[Tx]) once(asking, ctx context.Context, wait time.Duration) (res
 			l.Rollback(ctx)
 		}
 	}()
+	if o.blind && !o.fresh {
+		over = true
+		return a.meet(asking, l)
+	}
 	h, res, wrote, err := s.take(asking, l, &a.r, wait, &o)
 	switch {
 	case err != nil:
@@ -236,6 +241,38 @@ func (a *attempt[Tx]) once(asking, ctx context.Context, wait time.Duration) (res
 	res = backend.Reservation{Outcome: backend.Acquired, Record: rec, Now: rec.CompletedAt}
 	if res.Now.IsZero() {
 		res.Now = h.now
+	}
+	a.settled(&res)
+	return res, endAnswered, nil
+}
+
+// meet answers from the row that was in the insertion's way. It is read in the trip
+// that ends the transaction, in which nothing was written.
+func (a *attempt[Tx]) meet(asking context.Context, l Link[Tx]) (res backend.Reservation, end ending, err error) {
+	var cur row
+	get := &Stmt{SQL: a.s.sql.get, Args: []any{a.id}, Row: func(sc Scanner) (err error) {
+		cur, err = scanRow(sc, a.r.ID)
+		return err
+	}}
+	if err := l.Commit(asking, get); err != nil {
+		var f *Failure
+		if errors.As(err, &f) { // whatever became of the commit, it had nothing to store
+			g := *f
+			g.wrote = false
+			err = &g
+		}
+		return res, openError(err), asRead(err)
+	}
+	if cur.rec.State == 0 {
+		return res, endAgain, errAgain{} // gone, or not in this transaction's snapshot
+	}
+	step, res, err := a.r.Apply(cur.rec, cur.now, 0)
+	switch {
+	case err != nil:
+		return res, endClosed, err
+	case step.Changed, res.Outcome == backend.Acquired:
+		a.stands = true // our own attempt's record: the next transaction writes over it
+		return res, endAgain, errAgain{}
 	}
 	a.settled(&res)
 	return res, endAnswered, nil

@@ -11,13 +11,18 @@ const (
 	codeAborted  = "25P02" // the transaction is aborted; also our name for a COMMIT that rolled back
 	codeDivision = "22012" // a statement below found no row, see [newTxTexts]
 
+	clockNow = "clock_timestamp()" // the server's clock where nothing else is configured
+
 	codeNoSavepoint   = "3B001"
 	codeNoTransaction = "25P01"
 )
 
 // txTexts are the statements of transactional mode, built once for each store.
 type txTexts struct {
-	reserve string // see openPlain
+	// first inserts a new key and reads nothing, which is a third cheaper than reserve:
+	// the new row, or the row that stands. first is empty where the server cannot.
+	first   string
+	reserve string // see open
 	clock   string // now, seed, lock_timeout
 	lock    string // $1 id: columns, now; locks the row
 	claim   string // $1 id, $2 owner: an attempt's record turns uncertain
@@ -53,10 +58,15 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 		}
 		return ", " + alias + ".place"
 	}
+	// An expression that stands in a statement several times has to be the same time
+	// each time, and a subselect for it costs more than the update.
+	still := now
+	if still == clockNow {
+		still = `statement_timestamp()`
+	}
 	one := func(update, same, by string) string {
-		return fmt.Sprintf(`WITH u AS (UPDATE %s r SET rev = rev + 1, %s FROM (SELECT %s AS now) c `+
-			`WHERE %sr.id = $1::uuid AND r.owner = $2::uuid AND r.rev = $3::int4 AND r.state = %d%s RETURNING c.now) `+
-			`SELECT max(u.now), 1 / count(*) FROM u`, n.Records, update, now, by, backend.Uncertain, same)
+		return fmt.Sprintf(`WITH u AS (UPDATE %s r SET rev = rev + 1, %s WHERE %sr.id = $1::uuid AND r.owner = $2::uuid AND r.rev = $3::int4 AND r.state = %d%s `+
+			`RETURNING %s AS now) SELECT max(u.now), 1 / count(*) FROM u`, n.Records, update, by, backend.Uncertain, same, still)
 	}
 	var outcome [2][2][2]string
 	for in, same := range []string{same, ""} {
@@ -69,11 +79,21 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 				hold, settle = `r.ctid = $5::text::tid AND `, `r.ctid = $8::text::tid AND `
 			}
 			outcome[0][in][place] = one(`body = $4::bytea, known_until = NULL`, same, hold)
-			outcome[1][in][place] = one(`state = $4::int2, body = $5::bytea, holder_host = '', holder_pid = 0, holder_started = NULL, lease_until = NULL, completed_at = c.now, `+
-				`replay_until = c.now + $6::int8 * interval '1 microsecond', known_until = c.now + $7::int8 * interval '1 microsecond'`, same, settle)
+			outcome[1][in][place] = one(`state = $4::int2, body = $5::bytea, holder_host = '', holder_pid = 0, holder_started = NULL, lease_until = NULL, completed_at = `+still+`, `+
+				`replay_until = `+still+` + $6::int8 * interval '1 microsecond', known_until = `+still+` + $7::int8 * interval '1 microsecond'`, same, settle)
 		}
 	}
+	first := ""
+	if d.SettingInStatement {
+		first = fmt.Sprintf(limitedInsert+`INSERT INTO %[2]s (id, %[3]s, sweep_after) `+
+			`SELECT $1::uuid, $2::text, $3::text, $4::text, %[4]d, 1, %[5]d, $5::uuid, %[6]s, 1, false, $6::int2, `+
+			`$7::bytea, $8::text, $9::int8, $10::timestamptz, c.now, c.now + $11::int8 * interval '1 microsecond', `+
+			`NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, '', NULL::bytea, c.now + $12::int8 * interval '1 microsecond' FROM c `+
+			`ON CONFLICT (id) DO NOTHING RETURNING fence, reserved_at, ctid::text, `+resetLimit,
+			now, n.Records, columns, rowFormat, backend.Uncertain, seed)
+	}
 	return txTexts{
+		first: first,
 		// The insertion comes first, and the row is read only where that did nothing: a
 		// read of what is not there yet would, under SERIALIZABLE, conflict with every
 		// other new key beside it. No row at all: another transaction's row, committed
@@ -96,6 +116,15 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 		outcome: outcome,
 	}
 }
+
+// limitedInsert begins an insertion that waits for another's row as long as $13 says,
+// and resetLimit, in its RETURNING, puts back what held before: c is read once, before
+// the insertion. Where that inserts nothing, the limit stays until the transaction
+// ends or goes back to a savepoint.
+const (
+	limitedInsert = `WITH c AS MATERIALIZED (SELECT %[1]s AS now, current_setting('lock_timeout') AS old, set_config('lock_timeout', $13::text, true) AS set) `
+	resetLimit    = `set_config('lock_timeout', (SELECT old FROM c), true)`
+)
 
 // The savepoints: what the caller's function does after the reserve can be undone
 // alone (R17), and all that idem does in a transaction of the caller's (R21).
