@@ -41,7 +41,7 @@ func commitLost(t *testing.T, r *faultRow, kind pgKind, rounds int, rnd *rand.Ra
 	c := g.open(t, shim.URL(), "shared")
 	defer func() { c.close() }()
 	ours := regexp.MustCompile("idem_records")
-	for n := range rounds {
+	for n, idle := 0, 0; n < rounds; {
 		faults := commitFaults(rnd)
 		fault := faults[n%len(faults)]
 		fault.AtCommit, fault.Match = true, ours
@@ -49,7 +49,7 @@ func commitLost(t *testing.T, r *faultRow, kind pgKind, rounds int, rnd *rand.Ra
 		if kind.external() {
 			fault.After = rnd.IntN(2) // merged, there may be no more than one commit for all reserves and one for all completions
 		}
-		round := fmt.Sprintf("%03d-%s-%v-%v", n, faultNames[fault.Kind], fault.Applied, fault.Delay.Milliseconds())
+		round := fmt.Sprintf("%03d.%d-%s-%v-%v", n, idle, faultNames[fault.Kind], fault.Applied, fault.Delay.Milliseconds())
 		keys := roundKeys(round, commitKeys)
 		if kind.external() {
 			effects, err := openLedger(g.ledgerPath(round))
@@ -66,13 +66,20 @@ func commitLost(t *testing.T, r *faultRow, kind pgKind, rounds int, rnd *rand.Ra
 		took := time.Since(began)
 		injected.Remove()
 		r.add(func(r *faultRow) { r.fired += injected.Fired(); r.worst = max(r.worst, took) })
-		if injected.Fired() == 0 {
-			t.Errorf("%s: the fault did not happen", round)
-		}
 		time.Sleep(fault.Delay) // a commit that was held back so long has arrived
 		fresh := g.open(t, shim.URL(), round)
 		g.verdict(t, r, round, keys, h, fresh, stuck)
 		fresh.close()
+		if injected.Fired() > 0 {
+			n, idle = n+1, 0
+			continue
+		}
+		// The shim uses a fault up on a commit that fails by itself, such as by a genuine
+		// 40001. The round was judged, but it is no faulted round: another one is played.
+		r.add(func(r *faultRow) { r.rounds-- })
+		if idle++; idle == 5 {
+			t.Fatalf("%s: the fault did not happen in %d rounds", round, idle)
+		}
 	}
 	if refused := shim.Refused(); len(refused) > 0 {
 		t.Errorf("statements that CockroachDB refuses: %q", refused)
