@@ -41,6 +41,9 @@ servers:
 
 # The tests of the command start it hundreds of times, and with the race detector each start takes a
 # fifth of a second. So with RACE=1 those run with it that do something concurrently, and all without.
+# A program with the race detector waits for a second before it ends, and tests start hundreds of
+# them.
+export GORACE := atexit_sleep_ms=20 $(GORACE)
 TEST := $(GO) test -shuffle=on -count=1 -timeout $(TIMEOUT)
 
 .PHONY: test

@@ -122,7 +122,7 @@ type Reservation struct {
 	// record is returned too, because TakeOver needs its fence, but without body.
 	Record Record
 	// Now is the store's clock at the decision; Record's times are to be compared
-	// with it and with no other clock.
+	// with it and with no other clock. It may be zero for Busy, which has no Record.
 	Now time.Time
 }
 

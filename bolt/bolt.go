@@ -43,6 +43,7 @@ type engine interface {
 	Resolve(ctx context.Context, r backend.ResolveRequest) (backend.Record, error)
 	Forget(ctx context.Context, r backend.ForgetRequest) error
 	Expire(ctx context.Context, r backend.ExpireRequest) (backend.ExpireResult, error)
+	Backlog(ctx context.Context) (backend.Backlog, error)
 	Check(ctx context.Context) error
 }
 

@@ -15,8 +15,9 @@ type change struct {
 	gens *generations
 	next backend.Record // zero: the record goes
 	old  place          // where the disk has the current one
-	gen  generation     // of next, if it is settled
+	gen  generation     // of next, if it is settled; write finds its part
 	row  []byte         // stored form of next
+	body []byte         // stored form of its result, if that is apart
 	at   place          // where write has put it
 	// early: this transaction has put an uncertain row into pending before.
 	early bool
@@ -30,7 +31,13 @@ func newChange(id backend.ID, hash uint64, gens *generations, next backend.Recor
 	switch {
 	case settled(next.State):
 		c.gen = generationFor(now, next.KnownUntil)
-		c.row = appendRow(make([]byte, 0, rowSize(&next)), hash, &next)
+		tag := byte(inline)
+		size := rowSize(&next)
+		if livesApart(&next, c.gen) {
+			tag, size = apart, size-len(next.Body)
+			c.body = appendBody(make([]byte, 0, leastBody+len(next.Body)), hash, &next)
+		}
+		c.row = appendRow(make([]byte, 0, size), hash, &next, tag)
 	case next.State != 0:
 		c.row = backend.AppendRecord(make([]byte, 0, rowSize(&next)), &next)
 	}
@@ -84,10 +91,22 @@ func (c *change) put(r *rows) error {
 		c.at = inPending
 		return r.putPending(c.id, c.row)
 	}
-	seq, err := r.appendSettled(c.gen, c.row)
+	if c.body != nil {
+		part, seq, err := r.putBody(bodyGeneration(&c.next), c.body)
+		if err != nil {
+			return err
+		}
+		if seq == 1 {
+			c.gens.bodies.Add(1)
+		}
+		// An earlier transaction that held this row was rolled back.
+		setBody(c.row, part, seq)
+	}
+	gen, seq, err := r.appendSettled(c.gen, c.row)
 	if err != nil {
 		return err
 	}
+	c.gen = gen
 	slot, err := c.gens.slot(c.gen)
 	if err != nil {
 		return err

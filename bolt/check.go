@@ -65,10 +65,12 @@ type checker struct {
 	r     *rows
 	s     *exclusive // nil: there is no index in memory
 	found []error
+	// bodies counts the records that have their result in a group.
+	bodies map[generation]int
 }
 
 func check(ctx context.Context, r *rows, s *exclusive) error {
-	c := &checker{ctx: ctx, r: r, s: s}
+	c := &checker{ctx: ctx, r: r, s: s, bodies: make(map[generation]int)}
 	for err := range r.tx.Check(bbolt.WithKVStringer(silent{})) {
 		c.report("bbolt: %v", err)
 	}
@@ -77,6 +79,7 @@ func check(ctx context.Context, r *rows, s *exclusive) error {
 		for _, g := range r.generations() {
 			c.generation(g)
 		}
+		c.results()
 		c.count()
 	}
 	if ctx.Err() != nil {
@@ -126,7 +129,7 @@ func (c *checker) pending() {
 
 func (c *checker) generation(g generation) {
 	b := c.r.bucket(g, recordPrefix)
-	name := fmt.Sprintf("generation %d/%d", g.class, g.index)
+	name := nameOf(g)
 	slot := uint16(0)
 	if c.s != nil {
 		slot, _ = c.s.gens.slot(g)
@@ -137,12 +140,15 @@ func (c *checker) generation(g generation) {
 		indexed = x.Sequence()
 	}
 	_ = b.ForEach(func(k, v []byte) error {
-		if len(k) != seqSize || len(v) < hashSize {
+		if len(k) != seqSize || len(v) < inlineRow {
 			c.report("%s: a row of %d bytes under a key of %d", name, len(v), len(k))
 			return c.ctx.Err()
 		}
-		seq, hash := binary.BigEndian.Uint64(k), binary.BigEndian.Uint64(v)
-		rec, err := backend.ParseRecord(v[hashSize:])
+		seq := binary.BigEndian.Uint64(k)
+		rec, hash, body, err := decodeRow(v)
+		if err == nil {
+			err = c.result(&rec, body)
+		}
 		switch {
 		case err != nil:
 			c.report("%s, record %d: %w", name, seq, err)
@@ -152,7 +158,7 @@ func (c *checker) generation(g generation) {
 			c.report("%s, record %d is %v", name, seq, rec.State)
 		case seq > b.Sequence():
 			c.report("%s, record %d is beyond the last sequence %d", name, seq, b.Sequence())
-		case g.index<<g.class>>g.class == g.index && nanos(rec.KnownUntil) > g.index<<g.class:
+		case nanos(rec.KnownUntil) > g.end():
 			c.report("%s, record %d outlives its generation", name, seq)
 		case c.s != nil && !c.indexed(hash, placeAt(slot, seq)):
 			c.report("%s, record %d is not in the index in memory", name, seq)
@@ -175,6 +181,31 @@ func (c *checker) generation(g generation) {
 	})
 	if entries != rows && c.ctx.Err() == nil {
 		c.report("%s: %d records and %d index entries", name, rows, entries)
+	}
+}
+
+func nameOf(g generation) string {
+	return fmt.Sprintf("generation %d/%d/%d", g.class, g.index, g.part)
+}
+
+// result looks for the result of a record that has it apart.
+func (c *checker) result(rec *backend.Record, at bodyAt) error {
+	if err := c.r.attach(rec, at); err != nil || !at.apart || rec.BodyExpired {
+		return err
+	}
+	g := bodyGeneration(rec)
+	g.part = at.part
+	c.bodies[g]++
+	return nil
+}
+
+// results compares the groups of results with the records that have one in them:
+// what belongs to none is never read, and is damage all the same.
+func (c *checker) results() {
+	for _, g := range c.r.groups(bodyPrefix) {
+		if n := c.r.bucket(g, bodyPrefix).Stats().KeyN; n != c.bodies[g] && c.ctx.Err() == nil {
+			c.report("%s: %d results, and %d records that have one there", nameOf(g), n, c.bodies[g])
+		}
 	}
 }
 

@@ -225,9 +225,13 @@ func rewrite(t testing.TB, db *bbolt.DB, id backend.ID, change func([]byte)) {
 			b := r.bucket(g, recordPrefix)
 			c := b.Cursor()
 			for k, v := c.First(); k != nil; k, v = c.Next() {
-				if rec, err := backend.ParseRecord(v[hashSize:]); err == nil && rec.ID == id {
+				_, _, stored, err := splitRow(v)
+				if err != nil {
+					continue
+				}
+				if rec, err := backend.ParseRecord(stored); err == nil && rec.ID == id {
 					v = append([]byte(nil), v...)
-					change(v[hashSize:])
+					change(v[len(v)-len(stored):])
 					return b.Put(append([]byte(nil), k...), v)
 				}
 			}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,7 +121,7 @@ func TestTooManyGenerations(t *testing.T) {
 	base := nanos(time.Now())>>minClass - 70000
 	path := tampered(t, false, func(r *rows) error {
 		for i := range uint64(maxSlots + 1) {
-			if _, err := r.top.CreateBucket(generation{minClass, base + i}.name(recordPrefix)); err != nil {
+			if _, err := r.top.CreateBucket(generation{class: minClass, index: base + i}.name(recordPrefix)); err != nil {
 				return err
 			}
 		}
@@ -155,7 +157,7 @@ func TestWriterDropsWhatIsDueWhenSlotsRunLow(t *testing.T) {
 	}
 	now := nanos(c.now())
 	for i := range uint64(crowd) { // numbered, without a bucket: only the numbers count here
-		g := generation{minClass, now>>minClass + 100_000 + i}
+		g := generation{class: minClass, index: now>>minClass + 100_000 + i}
 		db.excl.gens.mu.Lock()
 		if db.excl.gens.slots == nil {
 			db.excl.gens.slots = make(map[generation]uint16)
@@ -187,11 +189,35 @@ func TestWriterDropsWhatIsDueWhenSlotsRunLow(t *testing.T) {
 // ownHash knows where a record has its ID.
 func TestOwnHashIsThatOfTheID(t *testing.T) {
 	rec := backend.Record{Ref: backend.Ref{ID: id("some key"), Owner: token()}, State: backend.Completed, Fence: 7, Body: []byte("body")}
-	row := appendRow(nil, 1, &rec)
-	if got := ownHash(row); got != hashOf(rec.ID) {
-		t.Errorf("%x; the hash of the ID is %x", got, hashOf(rec.ID))
+	for _, tag := range []byte{inline, apart} {
+		row := appendRow(nil, 1, &rec, tag)
+		if got := ownHash(row); got != hashOf(rec.ID) {
+			t.Errorf("%x; the hash of the ID is %x", got, hashOf(rec.ID))
+		}
+		for n := hashSize; n < len(row); n++ {
+			_ = ownHash(row[:n]) // never out of range
+		}
 	}
-	for n := hashSize; n < len(row); n++ {
-		_ = ownHash(row[:n]) // never out of range
+}
+
+// A file from before the first release is refused, whole, rather than misread.
+func TestR28_LayoutFromBeforeTheReleaseIsRefused(t *testing.T) {
+	data, err := os.ReadFile("testdata/before-release.idem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "store.idem")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []*Options{nil, {PerCall: true}, {ReadOnly: true}} {
+		_, err := Open(path, o)
+		var file *FileError
+		if !errors.Is(err, backend.ErrUnknownVersion) || !errors.As(err, &file) || !strings.Contains(err.Error(), "before the first release") {
+			t.Errorf("%+v: %v; want a FileError that matches ErrUnknownVersion", o, err)
+		}
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, data) {
+		t.Errorf("the file was touched: %v", err)
 	}
 }

@@ -59,8 +59,9 @@
 // all the same.
 //
 // An expired record leaves the disk with its generation, up to a sixteenth of its
-// window later; a result past its replay window leaves with its record. Readers see
-// neither.
+// window later, once Expire is called. So does a result whose replay window is over
+// before its record is; the key stays known without it. Where the two windows end
+// within the same generation, the result goes with the record. Readers see neither.
 //
 // bbolt's pages have no checksum; records have. Pages that are lost or overwritten
 // are noticed when they are met; single bits that flip in an index entry hide its

@@ -124,6 +124,9 @@ func noRoom(err error) bool {
 	return false
 }
 
+// errOldFormat refuses a file from before the first release.
+var errOldFormat error = &kindError{"idem: the file has a layout from before the first release, which this code does not read; begin a new file, or export it with the code that wrote it", backend.ErrUnknownVersion}
+
 var (
 	errTooManyGenerations = errors.New("idem: too many different retention windows are in use at once")
 	// errNothing ends a round that wrote nothing: rolling back costs no sync.

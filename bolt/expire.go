@@ -3,6 +3,7 @@ package bolt
 import (
 	"bytes"
 	"context"
+	"time"
 
 	"github.com/goidem/idem/backend"
 )
@@ -14,9 +15,10 @@ const (
 	expireBatch = 128
 )
 
-// Expire implements the move. Generations whose last record is due are dropped
-// whole; pending rows and records in memory are removed one by one. A result past
-// its replay window stays on disk, unseen, until its record goes.
+// Expire implements the move. Results whose replay window is over, and then records
+// that are over, are dropped by whole groups; pending rows and records in memory are
+// removed one by one. Bodies in the answer counts the results in dropped groups, also
+// of records that go in the same call.
 func (s *exclusive) Expire(ctx context.Context, r backend.ExpireRequest) (done backend.ExpireResult, err error) {
 	if err := s.begin(ctx); err != nil {
 		return done, err
@@ -25,15 +27,27 @@ func (s *exclusive) Expire(ctx context.Context, r backend.ExpireRequest) (done b
 	if limit <= 0 {
 		limit = defaultExpireLimit
 	}
-	// Each generation goes in a commit of its own: the others' writes wait for one
-	// only.
-	for _, g := range s.gens.due(s.now()) {
-		if err = s.dropGeneration(ctx, g); err != nil {
+	var due []group
+	if err := s.view(func(r *rows) error {
+		due = s.due(r, s.now(), true)
+		return nil
+	}); err != nil {
+		return done, err
+	}
+	for seen := uint64(0); len(due) > 0 && err == nil; {
+		if done.More = seen >= max(expireRows, uint64(limit)); done.More {
 			break
 		}
+		var now []group
+		var n uint64
+		now, due, n = piece(due)
+		seen += n
+		var bodies int
+		bodies, err = s.drop(ctx, now)
+		done.Bodies += bodies
 	}
 	done.Removed = s.forgetDropped()
-	if err != nil {
+	if err != nil || done.More {
 		return done, err
 	}
 	s.expireMemory(&done, limit)
@@ -43,28 +57,50 @@ func (s *exclusive) Expire(ctx context.Context, r backend.ExpireRequest) (done b
 	return done, err
 }
 
-// dropGeneration removes a generation from the disk.
-func (s *exclusive) dropGeneration(ctx context.Context, g generation) error {
-	dropped := false
+// due returns the groups that are due at now, in order: results as the disk has
+// them, records as they are numbered, which includes numbers that were given for a
+// transaction that was rolled back.
+func (s *exclusive) due(r *rows, now time.Time, exact bool) []group {
+	due, all := r.due(bodyPrefix, now, exact)
+	s.gens.bodies.Store(int64(all))
+	for _, g := range s.gens.due(now) {
+		d := group{prefix: recordPrefix, g: g}
+		if b := r.bucket(g, recordPrefix); b != nil {
+			d.rows = b.Sequence()
+		}
+		due = append(due, d)
+	}
+	inOrder(due)
+	return due
+}
+
+// drop removes groups from the disk, in one commit, and returns how many results
+// were in them.
+func (s *exclusive) drop(ctx context.Context, groups []group) (bodies int, err error) {
+	var dropped []group
 	o := &op{
-		write: func(r *rows) error {
-			// The clock may have been set back since (R24).
-			if dropped = g.due(s.now()); !dropped {
-				return nil
-			}
-			return r.drop(g)
+		write: func(r *rows) (err error) {
+			dropped, err = r.drop(groups, s.now())
+			return err
 		},
 		done: func(committed bool) {
-			if committed && dropped {
-				s.gens.kill(g)
+			if committed {
+				s.gens.killAll(dropped)
 			}
 		},
 	}
 	if err := s.writer.submit(o); err != nil {
-		return err
+		return 0, err
 	}
-	_, err := s.writer.await(ctx, o)
-	return err
+	if _, err := s.writer.await(ctx, o); err != nil {
+		return 0, err
+	}
+	for _, d := range dropped {
+		if d.prefix == bodyPrefix {
+			bodies += int(d.rows)
+		}
+	}
+	return bodies, nil
 }
 
 // forgetDropped removes the places in dropped generations from the index and

@@ -11,6 +11,8 @@ import (
 type generations struct {
 	names atomic.Pointer[[]*generation] // by slot; nil: free, or dropped and not yet forgotten
 
+	bodies atomic.Int64 // about how many groups of results there are on disk
+
 	mu     sync.Mutex
 	slots  map[generation]uint16
 	killed []uint16 // dropped, and the index may still name them
@@ -22,8 +24,11 @@ type generations struct {
 // more generations than slots could not be opened to be swept.
 const crowd = maxSlots * 3 / 4
 
-// crowded reports whether slots are running low.
+// crowded reports whether slots are running low, or results pile up.
 func (t *generations) crowded() bool {
+	if t.bodies.Load() > crowd {
+		return true
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.slots)+len(t.killed) > crowd
@@ -107,6 +112,15 @@ func (t *generations) kill(g generation) {
 	names[slot] = nil
 	t.names.Store(&names)
 	t.killed = append(t.killed, slot)
+}
+
+// killAll takes the groups of records among dropped ones out of use.
+func (t *generations) killAll(dropped []group) {
+	for _, d := range dropped {
+		if d.prefix == recordPrefix {
+			t.kill(d.g)
+		}
+	}
 }
 
 // dead returns the slots that were killed and not released.

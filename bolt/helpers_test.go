@@ -148,6 +148,7 @@ func TestChild(t *testing.T) {
 		"hold":    childHold,
 		"percall": childPerCall,
 		"crash":   childCrash,
+		"sweep":   childSweep,
 		"full":    childFull,
 	}
 	if err := parts[part](); err != nil {

@@ -13,6 +13,7 @@ const (
 	inPending = place(1<<slotBits-1) << seqBits
 	maxSlots  = 1<<slotBits - 2
 	maxSeq    = 1<<seqBits - 1
+	maxPart   = 1<<32 - 1 // sequences in one part of a generation
 )
 
 // placeAt is the place of a settled record: slot of its generation and sequence.

@@ -66,20 +66,28 @@ func listDisk(ctx context.Context, view viewer, now clock, shadow map[backend.ID
 		return
 	}
 	pending := func(r *rows) *bbolt.Bucket { b, _ := r.pending(); return b }
-	if !listBucket(ctx, view, now, shadow, f, 0, pending, yield) {
+	whole := func(v []byte) (rec backend.Record, body bodyAt, err error) {
+		rec, err = backend.ParseRecord(v)
+		return rec, body, err
+	}
+	if !listBucket(ctx, view, now, shadow, f, whole, pending, yield) {
 		return
+	}
+	row := func(v []byte) (rec backend.Record, body bodyAt, err error) {
+		rec, _, body, err = decodeRow(v)
+		return rec, body, err
 	}
 	for _, g := range gens {
 		bucket := func(r *rows) *bbolt.Bucket { return r.bucket(g, recordPrefix) }
-		if !listBucket(ctx, view, now, shadow, f, hashSize, bucket, yield) {
+		if !listBucket(ctx, view, now, shadow, f, row, bucket, yield) {
 			return
 		}
 	}
 }
 
-// listBucket yields the matching records of one bucket, chunk by chunk. prefix is
-// what stands in front of each record. It returns false if the listing is over.
-func listBucket(ctx context.Context, view viewer, now clock, shadow map[backend.ID]struct{}, f backend.Filter, prefix int, bucket func(*rows) *bbolt.Bucket, yield func(backend.Record, error) bool) bool {
+// listBucket yields the matching records of one bucket, chunk by chunk. decode
+// reads one of its values. It returns false if the listing is over.
+func listBucket(ctx context.Context, view viewer, now clock, shadow map[backend.ID]struct{}, f backend.Filter, decode func([]byte) (backend.Record, bodyAt, error), bucket func(*rows) *bbolt.Bucket, yield func(backend.Record, error) bool) bool {
 	var from []byte
 	for more := true; more; {
 		if ctx.Err() != nil {
@@ -100,14 +108,17 @@ func listBucket(ctx context.Context, view viewer, now clock, shadow map[backend.
 					return nil
 				}
 				n, size = n+1, size+len(v)
-				if len(v) < prefix {
-					return backend.ErrCorruptRecord
-				}
-				rec, err := backend.ParseRecord(v[prefix:])
+				rec, body, err := decode(v)
 				if err != nil {
 					return err
 				}
 				if rec = rec.At(at); rec.State != 0 && f.Match(&rec, at) {
+					if err := r.attach(&rec, body); err != nil {
+						return err
+					}
+					if body.apart {
+						size += len(rec.Body)
+					}
 					found = append(found, rec)
 				}
 			}

@@ -23,6 +23,7 @@ func (s *exclusive) load() error {
 	}
 	if err := s.view(func(r *rows) error {
 		gens := r.generations()
+		s.gens.bodies.Store(int64(len(r.groups(bodyPrefix))))
 		// The sequences say how many records there are at most. A damaged one may say
 		// anything; the file cannot hold more rows than it has room for.
 		const leastRow = elementSize + seqSize + hashSize + 40
@@ -55,7 +56,7 @@ func (s *exclusive) load() error {
 func (s *exclusive) shedDue() error {
 	crowded := false
 	if err := s.view(func(r *rows) error {
-		crowded = len(r.generations()) > crowd
+		crowded = len(r.generations()) > crowd || len(r.groups(bodyPrefix)) > crowd
 		return r.checkFormat()
 	}); err != nil || !crowded {
 		return err
@@ -65,7 +66,7 @@ func (s *exclusive) shedDue() error {
 		if err != nil {
 			return err
 		}
-		return r.dropDue(s.now())
+		return r.dropCrowd(s.now())
 	})
 }
 
@@ -144,7 +145,7 @@ func (r *rows) tail(g generation, after uint64, visit func(hash, seq uint64) err
 	}
 	c := b.Cursor()
 	for k, v := c.Seek(seqKey(after + 1)); k != nil; k, v = c.Next() {
-		if len(k) != seqSize || len(v) < hashSize {
+		if len(k) != seqSize || len(v) < inlineRow {
 			return fmt.Errorf("%w: a record of %d bytes under a key of %d", ErrDamaged, len(v), len(k))
 		}
 		seq := binary.BigEndian.Uint64(k)
@@ -171,16 +172,16 @@ func (r *rows) tail(g generation, after uint64, visit func(hash, seq uint64) err
 // the rest of it: a file that was not closed has all its records looked at. What
 // is too short, or of another version, is left to whoever reads it.
 func ownHash(row []byte) uint64 {
-	const idAt = hashSize + 72 // version 1 has its numbers in front of the ID
-	prefix := binary.BigEndian.Uint64(row)
-	if len(row) < idAt+2 || row[hashSize] != 1 {
+	const idAt = 72 // version 1 has its numbers in front of the ID
+	prefix, _, rec, err := splitRow(row)
+	if err != nil || len(rec) < idAt+2 || rec[0] != 1 {
+		return binary.BigEndian.Uint64(row)
+	}
+	n := int(binary.LittleEndian.Uint16(rec[idAt:]))
+	if len(rec) < idAt+2+n {
 		return prefix
 	}
-	n := int(binary.LittleEndian.Uint16(row[idAt:]))
-	if len(row) < idAt+2+n {
-		return prefix
-	}
-	sum := sha256.Sum256(row[idAt+2 : idAt+2+n])
+	sum := sha256.Sum256(rec[idAt+2 : idAt+2+n])
 	return binary.BigEndian.Uint64(sum[:hashSize])
 }
 
@@ -338,11 +339,15 @@ func (s *exclusive) saveIndex(r *rows, began time.Time) error {
 		tails[slot] = t
 	}
 	for i := range s.shards {
-		for _, e := range s.shards[i].index.slots {
+		sh := &s.shards[i]
+		// A sweep whose drop was committed before the close may be forgetting its places.
+		sh.mu.Lock()
+		for _, e := range sh.index.slots {
 			if t := tails[e.at.slot()]; e.at != 0 && t != nil && e.at.seq() > t.indexed {
 				t.entries = append(t.entries, entryAt{e.hash, place(e.at.seq())})
 			}
 		}
+		sh.mu.Unlock()
 	}
 	for _, t := range tails {
 		if stopwatch().Sub(began) > indexBudget {

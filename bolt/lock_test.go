@@ -257,7 +257,7 @@ func TestNewFileIsCreatedOnce(t *testing.T) {
 
 // childPerCall makes a few executions, one of a key that all processes share.
 func childPerCall() error {
-	db, err := Open(os.Getenv("IDEM_FILE"), &Options{PerCall: true})
+	db, err := Open(os.Getenv("IDEM_FILE"), &Options{PerCall: true, LockWait: time.Minute})
 	if err != nil {
 		return err
 	}

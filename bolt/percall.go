@@ -289,7 +289,7 @@ func (p *perCall) lookup(ctx context.Context, id backend.ID) (rec backend.Record
 func (p *perCall) step(ctx context.Context, id backend.ID, create bool, decide func(r *rows, cur backend.Record, now time.Time) (backend.Step, error)) error {
 	return p.write(ctx, create, func(r *rows) error {
 		hash, gens, now := hashOf(id), new(generations), p.now()
-		if err := r.dropDue(now); err != nil {
+		if err := r.dropCrowd(now); err != nil {
 			return err
 		}
 		cur, err := r.find(id, hash, gens, now)
@@ -419,40 +419,46 @@ func (p *perCall) List(ctx context.Context, f backend.Filter) iter.Seq2[backend.
 	}
 }
 
-// Expire implements the move. Each generation, and the pending rows, are a
+// Expire implements the move. What one commit drops, and the pending rows, are a
 // transaction of their own, so that other commands get the file in between.
 func (p *perCall) Expire(ctx context.Context, r backend.ExpireRequest) (done backend.ExpireResult, err error) {
 	limit := r.Limit
 	if limit <= 0 {
 		limit = defaultExpireLimit
 	}
-	var due []generation
+	var due []group
 	var from []byte
 	if err := p.read(ctx, func(r *rows) error {
 		now := p.now()
-		for _, g := range r.generations() {
-			if g.due(now) {
-				due = append(due, g)
-			}
-		}
+		due, _ = r.due(recordPrefix, now, true)
+		bodies, _ := r.due(bodyPrefix, now, true)
+		due = append(due, bodies...)
 		return nil
 	}); err != nil {
 		return done, err
 	}
-	for _, g := range due {
-		removed := 0
-		if err := p.write(ctx, false, func(r *rows) error {
-			if !g.due(p.now()) {
-				return nil
-			}
-			if x := r.bucket(g, indexPrefix); x != nil {
-				removed = x.Stats().KeyN
-			}
-			return r.drop(g)
+	inOrder(due)
+	for seen := uint64(0); len(due) > 0; {
+		if done.More = seen >= max(expireRows, uint64(limit)); done.More {
+			return done, nil
+		}
+		var now, dropped []group
+		var n uint64
+		now, due, n = piece(due)
+		seen += n
+		if err := p.write(ctx, false, func(r *rows) (err error) {
+			dropped, err = r.drop(now, p.now())
+			return err
 		}); err != nil {
 			return done, err
 		}
-		done.Removed += removed
+		for _, d := range dropped {
+			if d.prefix == bodyPrefix {
+				done.Bodies += int(d.rows)
+			} else {
+				done.Removed += int(d.rows)
+			}
+		}
 	}
 	for more := true; more; {
 		if done.Removed >= limit {

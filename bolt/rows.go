@@ -3,9 +3,9 @@ package bolt
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"slices"
-	"time"
+	"math"
 
 	"go.etcd.io/bbolt"
 
@@ -19,10 +19,22 @@ type rows struct {
 	tx       *bbolt.Tx
 	top      *bbolt.Bucket
 	pend     *bbolt.Bucket
-	open     map[generation]*bbolt.Bucket // handles, so that FillPercent is set once
+	open     map[openPart]tailPart // where to append, found once
 	wrote    bool
 	scratch  [generationNameSize]byte
 	scratch8 [seqSize]byte
+}
+
+// openPart names a generation that is appended to; its part is 0.
+type openPart struct {
+	prefix byte
+	g      generation
+}
+
+// tailPart is the last part of a generation.
+type tailPart struct {
+	g generation
+	b *bbolt.Bucket
 }
 
 // fill is how full pages of appended records get; bbolt's default of one half is
@@ -51,9 +63,13 @@ func (r *rows) pending() (*bbolt.Bucket, error) {
 // bucket returns a generation's bucket with the given prefix, nil if it is not
 // there.
 func (r *rows) bucket(g generation, prefix byte) *bbolt.Bucket {
-	r.scratch[0], r.scratch[1] = prefix, g.class
-	binary.BigEndian.PutUint64(r.scratch[2:], g.index)
-	return r.top.Bucket(r.scratch[:])
+	return r.top.Bucket(g.appendName(r.scratch[:0], prefix))
+}
+
+// seqKey is seqKey for a key that bbolt does not keep.
+func (r *rows) seqKey(seq uint64) []byte {
+	binary.BigEndian.PutUint64(r.scratch8[:], seq)
+	return r.scratch8[:]
 }
 
 // readPending returns the pending record of id, zero if there is none.
@@ -72,35 +88,31 @@ func (r *rows) readPending(id backend.ID) (backend.Record, error) {
 // readSettled returns the settled record at (g, seq) if it is that of id, else
 // the zero Record.
 func (r *rows) readSettled(id backend.ID, hash uint64, g generation, seq uint64) (backend.Record, error) {
-	b := r.bucket(g, recordPrefix)
-	if b == nil {
-		return backend.Record{}, nil
+	rec, body, err := r.readBare(id, hash, g, seq)
+	if err == nil {
+		err = r.attach(&rec, body)
 	}
-	binary.BigEndian.PutUint64(r.scratch8[:], seq)
-	v := b.Get(r.scratch8[:])
-	if v == nil {
-		return backend.Record{}, nil
-	}
-	rec, err := parseRow(v, hash)
-	if err != nil || rec.ID != id {
+	if err != nil {
 		return backend.Record{}, err
 	}
 	return rec, nil
 }
 
-// parseRow parses a settled record that was looked for under a hash. A row under
-// another hash is another key's, and has taken a place that was given up, only if
-// the record itself says so: else the hash is damaged, and taking the record for
-// absent would run its operation again.
-func parseRow(v []byte, hash uint64) (backend.Record, error) {
-	if len(v) < hashSize {
-		return backend.Record{}, fmt.Errorf("%w: a row of %d bytes", backend.ErrCorruptRecord, len(v))
+// readBare is readSettled without a result that is apart.
+func (r *rows) readBare(id backend.ID, hash uint64, g generation, seq uint64) (backend.Record, bodyAt, error) {
+	b := r.bucket(g, recordPrefix)
+	if b == nil {
+		return backend.Record{}, bodyAt{}, nil
 	}
-	rec, err := backend.ParseRecord(v[hashSize:])
-	if prefix := binary.BigEndian.Uint64(v); err == nil && prefix != hash && hashOf(rec.ID) != prefix {
-		return backend.Record{}, fmt.Errorf("%w: its hash is that of another key", backend.ErrCorruptRecord)
+	v := b.Get(r.seqKey(seq))
+	if v == nil {
+		return backend.Record{}, bodyAt{}, nil
 	}
-	return rec, err
+	rec, body, err := parseRow(v, hash)
+	if err != nil || rec.ID != id {
+		return backend.Record{}, body, err
+	}
+	return rec, body, nil
 }
 
 // parseFor parses a record that was found under id's own name.
@@ -133,40 +145,80 @@ func (r *rows) deletePending(id backend.ID) error {
 }
 
 // appendSettled writes a settled record at the end of its generation and returns
-// its sequence. value must not change until the transaction has ended.
-func (r *rows) appendSettled(g generation, value []byte) (uint64, error) {
-	b := r.open[g]
-	if b == nil {
-		var err error
-		if b, err = r.top.CreateBucketIfNotExists(g.name(recordPrefix)); err != nil {
-			return 0, err
-		}
-		b.FillPercent = fill
-		if r.open == nil {
-			r.open = make(map[generation]*bbolt.Bucket, 1)
-		}
-		r.open[g] = b
-	}
-	r.wrote = true
-	seq, err := b.NextSequence()
-	if err != nil {
-		return 0, err
-	}
-	if seq > maxSeq {
-		return 0, fmt.Errorf("%w: a generation counts %d records", ErrDamaged, seq)
-	}
-	return seq, b.Put(seqKey(seq), value)
+// in which part and under which sequence. value must not change until the
+// transaction has ended.
+func (r *rows) appendSettled(g generation, value []byte) (generation, uint64, error) {
+	return r.append(recordPrefix, g, value)
 }
 
-// deleteSettled removes the record of id at (g, seq) and its index entry. It
-// makes sure that the record there is that of id: the place may be old, and its
-// number may have been given to another generation since.
+// append writes a row at the end of the last part of a generation, or into a new
+// part if that is full.
+func (r *rows) append(prefix byte, g generation, value []byte) (generation, uint64, error) {
+	g.part = 0
+	name := openPart{prefix, g}
+	t, found := r.open[name]
+	if !found {
+		t = r.lastPart(prefix, g)
+	}
+	if t.b == nil || t.b.Sequence() >= partLimit(len(value)) {
+		if t.b != nil {
+			t.g.part++
+		}
+		var err error
+		if t.b, err = r.top.CreateBucketIfNotExists(t.g.name(prefix)); err != nil {
+			return g, 0, err
+		}
+		t.b.FillPercent, found = fill, false
+	}
+	if !found {
+		if r.open == nil {
+			r.open = make(map[openPart]tailPart, 2)
+		}
+		r.open[name] = t
+	}
+	r.wrote = true
+	seq, err := t.b.NextSequence()
+	if err != nil {
+		return g, 0, err
+	}
+	if seq > maxPart {
+		return g, 0, fmt.Errorf("%w: a part of a generation counts %d records", ErrDamaged, seq)
+	}
+	return t.g, seq, t.b.Put(seqKey(seq), value)
+}
+
+// lastPart returns the last part of a generation that is there, or part 0 without
+// a bucket.
+func (r *rows) lastPart(prefix byte, g generation) tailPart {
+	last := g
+	last.part = math.MaxUint32
+	c := r.top.Cursor()
+	// Behind all parts there always is a bucket: that of the pending records.
+	k, _ := c.Seek(last.appendName(r.scratch[:0], prefix))
+	if found, ok := parseGeneration(k, prefix); !ok || found != last {
+		k, _ = c.Prev()
+	}
+	found, ok := parseGeneration(k, prefix)
+	if !ok || found.class != g.class || found.index != g.index {
+		return tailPart{g: g}
+	}
+	b := r.bucket(found, prefix)
+	b.FillPercent = fill
+	return tailPart{found, b}
+}
+
+// deleteSettled removes the record of id at (g, seq), its result and its index
+// entry. It makes sure that the record there is that of id: the place may be old,
+// and its number may have been given to another generation since.
 func (r *rows) deleteSettled(id backend.ID, hash uint64, g generation, seq uint64) error {
-	rec, err := r.readSettled(id, hash, g, seq)
+	rec, body, err := r.readBare(id, hash, g, seq)
 	if err != nil || rec.State == 0 {
 		return err
 	}
 	r.wrote = true
+	if err := r.deleteBody(&rec, body); err != nil {
+		return err
+	}
 	if err := r.bucket(g, recordPrefix).Delete(seqKey(seq)); err != nil {
 		return err
 	}
@@ -174,60 +226,6 @@ func (r *rows) deleteSettled(id backend.ID, hash uint64, g generation, seq uint6
 		return x.Delete(indexKey(hash, seq))
 	}
 	return nil
-}
-
-// drop removes a whole generation.
-func (r *rows) drop(g generation) error {
-	for _, prefix := range []byte{recordPrefix, indexPrefix} {
-		if r.bucket(g, prefix) == nil {
-			continue
-		}
-		r.wrote = true
-		delete(r.open, g)
-		if err := r.top.DeleteBucket(g.name(prefix)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dropDue removes the generations that are due at now, if there are too many of all
-// kinds.
-func (r *rows) dropDue(now time.Time) error {
-	gens := r.generations()
-	if len(gens) <= crowd {
-		return nil
-	}
-	for _, g := range gens {
-		if g.due(now) {
-			if err := r.drop(g); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// live returns the generations without those that are due, if there are too many
-// to go on with all of them: every record in those has expired.
-func (r *rows) live(now time.Time) []generation {
-	gens := r.generations()
-	if len(gens) <= crowd {
-		return gens
-	}
-	return slices.DeleteFunc(gens, func(g generation) bool { return g.due(now) })
-}
-
-// generations returns the generations that have a record bucket.
-func (r *rows) generations() []generation {
-	var found []generation
-	c := r.top.Cursor()
-	for k, _ := c.Seek([]byte{recordPrefix}); len(k) > 0 && k[0] == recordPrefix; k, _ = c.Next() {
-		if g, ok := parseGeneration(k); ok {
-			found = append(found, g)
-		}
-	}
-	return found
 }
 
 // metaNumber reads a number from the meta bucket; zero if it is not there.
@@ -275,8 +273,9 @@ func initialise(tx *bbolt.Tx) error {
 	return r.setMetaNumber(metaFence, 0)
 }
 
-// checkFormat refuses a file whose layout this code does not know. A newer
-// layout that old code may still use says so in its oldest version (R28).
+// checkFormat refuses a file whose layout this code does not know: reading it all
+// the same would miss records, and operations would run again. A newer layout that
+// old code may still use says so in its oldest version (R28).
 func (r *rows) checkFormat() error {
 	oldest, err := r.metaNumber(metaOldest)
 	if err != nil {
@@ -287,6 +286,9 @@ func (r *rows) checkFormat() error {
 	}
 	if oldest > format {
 		return &backend.VersionError{What: "schema", Found: int(oldest), Known: format}
+	}
+	if written, err := r.metaNumber(metaFormat); err != nil || written < format {
+		return errors.Join(errOldFormat, err)
 	}
 	return nil
 }

@@ -23,9 +23,11 @@ type Stats struct {
 	// Due is how many of the expired ones Expire would remove now: settled records
 	// go with their whole generation.
 	Due int
-	// Stale is how many results are past their replay window and still on disk;
-	// they go with their records.
+	// Stale is how many results of records that have not expired are past their
+	// replay window and still on disk. They go with their generation too.
 	Stale int
+	// StaleDue is how many of those Expire would drop now.
+	StaleDue int
 }
 
 // Stats reads the whole file and returns what is in it. It holds a read
@@ -56,12 +58,8 @@ func (d *DB) Stats(ctx context.Context) (Stats, error) {
 
 func (s *Stats) count(ctx context.Context, r *rows, now clock) error {
 	at := now()
-	record := func(value []byte, due bool) error {
-		rec, err := backend.ParseRecord(value)
-		switch {
-		case err != nil:
-			return err
-		case rec.Expired(at):
+	record := func(rec *backend.Record, body bodyAt, due bool) error {
+		if rec.Expired(at) {
 			s.Expired++
 			if due {
 				s.Due++
@@ -69,8 +67,11 @@ func (s *Stats) count(ctx context.Context, r *rows, now clock) error {
 			return ctx.Err()
 		}
 		s.Records++
-		if rec.At(at).BodyExpired && len(rec.Body) > 0 {
+		if rec.At(at).BodyExpired && (len(rec.Body) > 0 || r.hasBody(rec, body)) {
 			s.Stale++
+			if len(rec.Body) == 0 && bodyGeneration(rec).due(at) {
+				s.StaleDue++
+			}
 		}
 		return ctx.Err()
 	}
@@ -78,14 +79,21 @@ func (s *Stats) count(ctx context.Context, r *rows, now clock) error {
 	if err != nil {
 		return err
 	}
-	err = pending.ForEach(func(_, v []byte) error { return record(v, true) })
+	err = pending.ForEach(func(_, v []byte) error {
+		rec, err := backend.ParseRecord(v)
+		if err != nil {
+			return err
+		}
+		return record(&rec, bodyAt{}, true)
+	})
 	for _, g := range r.generations() {
 		due := g.due(at)
 		err = errors.Join(err, r.bucket(g, recordPrefix).ForEach(func(_, v []byte) error {
-			if len(v) < hashSize {
-				return backend.ErrCorruptRecord
+			rec, _, body, err := decodeRow(v)
+			if err != nil {
+				return err
 			}
-			return record(v[hashSize:], due)
+			return record(&rec, body, due)
 		}))
 	}
 	if err != nil {

@@ -173,26 +173,20 @@ func (w *writer) shed() {
 		return
 	}
 	w.shedAt = now
-	var dropped []generation
+	var dropped []group
 	_ = w.submit(&op{
-		write: func(r *rows) error {
-			dropped = dropped[:0]
+		write: func(r *rows) (err error) {
 			// What is still queued may belong to one that is due since a moment.
-			for _, g := range s.gens.due(s.now().Add(-time.Minute)) {
-				if err := r.drop(g); err != nil {
-					return err
-				}
-				dropped = append(dropped, g)
-			}
-			return nil
+			at := s.now().Add(-time.Minute)
+			first, _, _ := piece(s.due(r, at, false))
+			dropped, err = r.drop(first, at)
+			return err
 		},
 		done: func(committed bool) {
 			if !committed || len(dropped) == 0 {
 				return
 			}
-			for _, g := range dropped {
-				s.gens.kill(g)
-			}
+			s.gens.killAll(dropped)
 			s.forgetDropped()
 		},
 	})

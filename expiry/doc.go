@@ -33,7 +33,9 @@
 // client that retries, a queue that is redriven, a provider that sends a webhook
 // anew, an operator who replays a day, a settlement file that names it. A dedup
 // window below the longest horizon means that such a request finds no record and is
-// executed a second time, so that [New] refuses it, and names the horizon.
+// executed a second time, so that [New] refuses it, and names the horizon. So it does
+// for failures. The window of abandoned attempts may be shorter: under Rerun they run
+// again anyway.
 //
 // # Late keys
 //

@@ -1,11 +1,14 @@
 package expiry_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/goidem/idem"
 	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/backend/memory"
 	"github.com/goidem/idem/expiry"
 )
 
@@ -89,7 +92,37 @@ func ExampleRule_Forecast() {
 		fmt.Printf("%-8s %9d records %5.1f GB\n", f.Backend, f.Records, float64(f.Bytes)/1e9)
 	}
 	// Output:
-	// bolt     137700000 records  67.5 GB
-	// redis    129600000 records  37.7 GB
-	// postgres 129600000 records  55.0 GB
+	// bolt     137700000 records  46.4 GB
+	// redis    129600000 records  59.1 GB
+	// postgres 129600000 records  90.7 GB
+}
+
+// The sweeper works on the backend, beside the store that the calls go through.
+func ExampleNewSweeper() {
+	b := memory.New(nil)
+	store, err := idem.New(b, nil)
+	if err != nil {
+		panic(err)
+	}
+	scope := idem.Scope{Operation: "billing.invoice"}
+	swept := make(chan expiry.Round, 1)
+	sweeper, err := expiry.NewSweeper(b, &expiry.SweeperOptions{OnRound: func(r expiry.Round) { swept <- r }})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- sweeper.Run(ctx) }()
+
+	res, err := idem.Execute(ctx, store, scope, "2026-11", idem.NoFingerprint(), func(context.Context) (string, error) { return "sent", nil })
+	fmt.Println(res.Value, err)
+
+	first := <-swept
+	fmt.Println("removed", first.Removed, first.Err)
+	stop()
+	fmt.Println("ended", <-ended)
+	// Output:
+	// sent <nil>
+	// removed 0 <nil>
+	// ended <nil>
 }

@@ -15,10 +15,10 @@ func TestForecast(t *testing.T) {
 	}
 	const perDay = 10 * 86400
 	want := []BackendForecast{
-		// Generations outstay 16 days by one, with their results.
-		{Backend: Bolt, Records: 17 * perDay, WithResult: 17 * perDay, Bytes: 17 * perDay * 490, SweepRate: 10, SweepShare: 10.0 / BoltSweep},
-		{Backend: Redis, Records: 16 * perDay, WithResult: perDay, Bytes: 15*perDay*284 + perDay*484, SweepRate: 10},
-		{Backend: Postgres, Records: 16 * perDay, WithResult: perDay, Bytes: 15*perDay*418 + perDay*618, SweepRate: 10, SweepShare: 10.0 / PostgresSweep},
+		// Generations outstay 16 days by one, and those of results one day by its sixteenth.
+		{Backend: Bolt, Records: 17 * perDay, WithResult: perDay + perDay/16, Bytes: 17*perDay*BoltRecord + (perDay+perDay/16)*200, SweepRate: 10, SweepShare: 10.0 / BoltSweep},
+		{Backend: Redis, Records: 16 * perDay, WithResult: 16 * perDay, Bytes: 16 * perDay * (RedisRecord + 200), SweepRate: 10},
+		{Backend: Postgres, Records: 16 * perDay, WithResult: perDay, Bytes: 15*perDay*PostgresRecord + perDay*(PostgresRecord+200), SweepRate: 10, SweepShare: 10.0 / PostgresSweep},
 	}
 	for i := range want {
 		if got[i].Basis == "" {
@@ -28,6 +28,15 @@ func TestForecast(t *testing.T) {
 		if got[i] != want[i] {
 			t.Errorf("%+v, want %+v", got[i], want[i])
 		}
+	}
+}
+
+// Long results of Redis leave at the end of the replay window.
+func TestForecastOfLongResults(t *testing.T) {
+	t.Parallel()
+	f, err := Rule{Operation: "o", Replay: day, Dedup: 16 * day}.Forecast(Load{Rate: 10, ResultSize: RedisInline + 1})
+	if err != nil || f[1].WithResult != 864000 || f[1].Records != 16*864000 {
+		t.Errorf("%+v, %v", f[1], err)
 	}
 }
 

@@ -10,7 +10,8 @@ type Issued uint8
 
 // The ways in which keys carry their issue time.
 const (
-	// NotDeclared: they do not, and no key is ever late.
+	// NotDeclared: they do not. A key is late only where its caller gives the time all
+	// the same, with idem.IssuedAt.
 	NotDeclared Issued = iota
 	// ByUUIDv7: keys are UUIDs of version 7.
 	ByUUIDv7

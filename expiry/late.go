@@ -42,8 +42,9 @@ func (v Verdict) String() string {
 //
 // A record lives from its completion, which is not before the key was issued, for a
 // dedup window, and reads as absent from the very end of it on. A key whose age is
-// below the shortest window is therefore still known if it was ever used. An issuer whose clock is ahead makes its keys look
-// younger than they are, hence "less the skew".
+// below the shortest window is therefore still known if it was ever used. An issuer
+// whose clock is ahead makes its keys look younger than they are, hence "less the
+// skew".
 func Judge(issued, now time.Time, shortest, skew time.Duration) Verdict {
 	// Sub saturates, so that no issue time, however absurd, wraps around.
 	switch age := now.Sub(issued); {
@@ -67,9 +68,9 @@ func (p *Policy) NeedsIssueTime(id backend.ID) Issued {
 // given, every key is in time.
 //
 // The error is about the call: a key of the wrong form for its operation, or an
-// operation whose callers must give the time and did not. Where both key and
-// caller say when, the earlier time counts. A retry does not help: the same key
-// is judged the same, or later.
+// operation whose callers must give the time and did not; a retry does not help.
+// Where both key and caller say when, the earlier time counts. A key that is late
+// stays late; one from the future is in time once its time has come.
 func (p *Policy) Lateness(id backend.ID, issuedAt, now time.Time) (Verdict, error) {
 	c := p.rule(id.Tenant, id.Operation)
 	issued, skew := issuedAt, c.Skew

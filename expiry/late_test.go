@@ -206,34 +206,3 @@ func FuzzKeyTimes(f *testing.F) {
 		}
 	})
 }
-
-func TestRemembers(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name     string
-		old, now []Rule
-		want     string // part of the error; empty: none
-	}{
-		{"longer, and says so", []Rule{{Operation: "pay", Dedup: 12 * time.Hour}}, []Rule{{Operation: "pay", Issued: ByULID, Was: []Past{{Dedup: 12 * time.Hour}}}}, ""},
-		{"longer", []Rule{{Operation: "pay", Dedup: 12 * time.Hour}}, []Rule{{Operation: "pay", Issued: ByULID}}, "add was: [12h]"},
-		{"longer, without issue times", []Rule{{Operation: "pay", Dedup: 12 * time.Hour}}, []Rule{{Operation: "pay"}}, ""},
-		{"shorter", []Rule{{Operation: "pay", Dedup: 12 * time.Hour}}, []Rule{{Operation: "pay", Issued: ByULID, Dedup: time.Hour}}, ""},
-		{"failures were shorter", []Rule{{Operation: "pay", Failed: time.Hour}}, []Rule{{Operation: "pay", Issued: ByULID}}, "add was: [1h]"},
-		{"was is left out", []Rule{{Operation: "pay", Issued: ByULID, Was: []Past{{Dedup: time.Hour}}}}, []Rule{{Operation: "pay", Issued: ByULID}}, "add was: [1h]"},
-		{"a rule of its own", []Rule{{Operation: "*", Dedup: time.Hour}}, []Rule{{Operation: "*", Dedup: time.Hour}, {Operation: "pay", Issued: ByULID}}, "rule 2 (operation pay): its operations had a dedup window of 1h before (operation *)"},
-		{"the old default", nil, []Rule{{Operation: "pay", Issued: ByULID, Dedup: 30 * day}}, "add was: [7d]"},
-		{"the old default did not count", []Rule{{Operation: "pay", Dedup: 30 * day}}, []Rule{{Operation: "pay", Issued: ByULID, Dedup: 30 * day}}, ""},
-		{"the old default, said", nil, []Rule{{Operation: "pay", Issued: ByULID, Dedup: 30 * day, Was: []Past{{Dedup: 7 * day}}}}, ""},
-		{"its rule is gone", []Rule{{Operation: "pay.card", Dedup: time.Hour}}, []Rule{{Operation: "pay.*", Issued: ByULID}}, "(operation pay.card)"},
-		{"it has a rule still", []Rule{{Operation: "pay.card", Dedup: time.Hour}}, []Rule{{Operation: "pay.*", Issued: ByULID}, {Operation: "pay.card", Dedup: time.Hour}}, ""},
-		{"other operations", []Rule{{Operation: "*", Dedup: 7 * day}, {Operation: "bill*", Dedup: time.Hour}}, []Rule{{Operation: "pay*", Issued: ByULID}}, ""},
-		{"a tenant's rule", []Rule{{Operation: "pay", Tenant: "acme", Dedup: time.Hour}}, []Rule{{Operation: "pay", Issued: ByULID}}, "tenant acme"},
-		{"another tenant's rule", []Rule{{Operation: "pay", Tenant: "acme", Dedup: time.Hour}}, []Rule{{Operation: "pay", Tenant: "globex", Issued: ByULID}}, ""},
-		{"a glob", []Rule{{Operation: "*.close", Dedup: time.Hour}}, []Rule{{Operation: "billing.*", Issued: ByULID}}, "operation *.close"},
-	} {
-		err := mustNew(t, tt.now...).Remembers(mustNew(t, tt.old...))
-		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
-	}
-}

@@ -24,10 +24,10 @@ type Rule struct {
 	Preset string
 
 	// Replay is how long retries of a completed operation are given its result.
-	// Not given: a day, or Dedup if that is shorter.
+	// Not given: a day, or that of the preset, or Dedup if that is shorter.
 	Replay time.Duration
 	// Dedup is how long the key of a completed operation is recognised. Not given:
-	// a week, or Replay or the longest horizon if that is longer.
+	// a week, or that of the preset, or Replay or the longest horizon if that is longer.
 	Dedup time.Duration
 	// Failed is how long a permanent failure is replayed and its key recognised.
 	// Not given: Dedup.

@@ -13,32 +13,37 @@ import (
 
 // SweeperOptions change how a Sweeper works. The zero value and nil are the defaults.
 type SweeperOptions struct {
-	// Interval is how long after a round the next one begins, a fifth more or less;
-	// at least a second, zero means a minute. It is also the length of the lease, so
-	// that another sweeper follows a dead one within two intervals.
+	// Interval is how long after a round that left nothing due the next one begins, a
+	// fifth more or less; a second to a day, zero means a minute. After one that left
+	// something the next begins soon, and a sweeper that stands by looks twice as often.
+	// It is also the longest round, and the length of the lease, so that another
+	// sweeper follows a dead one within two intervals.
 	Interval time.Duration
-	// Limit is about how many records one batch removes; zero means 1,000.
+	// Limit is about how many records one batch removes; zero means 1,000. After a
+	// batch that failed, smaller ones are tried.
 	Limit int
-	// Latency returns how long foreground calls take now, such as their p99. Nil: the
-	// sweeper times a Get of its own.
+	// Latency returns how long foreground calls take now, such as their p99 of the
+	// last second; zero means that nobody knows. It is asked at the end of batches and
+	// between rounds. Nil: the sweeper times Gets of its own, while batches run.
 	Latency func() time.Duration
-	// MaxRise is how far latency may rise, as a multiple of what it is between rounds,
-	// before the sweeper slows down; zero means 1.5.
+	// MaxRise is how far latency may rise during batches, as a multiple of what it is
+	// between rounds, before the sweeper slows down; zero means 1.5. A rise of less
+	// than two milliseconds slows nothing down.
 	MaxRise float64
 	// OnRound is called after every round, on the sweeper's goroutine.
 	OnRound func(Round)
 	// OnFailing is called when FailAfter rounds in a row have failed (zero: 5), and for
-	// every further one.
+	// every further one. What was cut off because Run had to end is no failure.
 	OnFailing func(failures int, err error)
 	FailAfter int
-	// Now is the sweeper's clock; nil means time.Now. Records are judged by the
-	// store's.
+	// Now is the sweeper's clock; nil means time.Now. Only its own lease and pace go by
+	// it: records are judged by the store's clock.
 	Now func() time.Time
 }
 
 // Round is what one round did.
 type Round struct {
-	Leading                  bool // false: another sweeper works, or the server by itself
+	Leading                  bool // false: another sweeper works, the server by itself, or Err says why not
 	Removed, Bodies, Batches int
 	Took                     time.Duration
 	More                     bool // something due is left
@@ -63,14 +68,21 @@ type Sweeper struct {
 	o     SweeperOptions
 	lease sweepLease
 	pace  pace
+	limit int // of the next batch
 	run   sync.Mutex
 
 	mu     sync.Mutex
 	status SweeperStatus
 }
 
-// stopGrace is how long a batch may go on after Run is told to stop.
-const stopGrace = time.Second
+const (
+	// stopGrace is how long a batch may go on after Run is told to stop.
+	stopGrace = time.Second
+	// batchLimit is how long a batch may take before it counts as failed, or an
+	// interval, if that is longer. A server that has gone silent fails rounds; it does
+	// not stop them from being counted.
+	batchLimit = 30 * time.Second
+)
 
 // NewSweeper returns a Sweeper on b. It does nothing before Run.
 func NewSweeper(b backend.Backend, o *SweeperOptions) (*Sweeper, error) {
@@ -96,11 +108,12 @@ func NewSweeper(b backend.Backend, o *SweeperOptions) (*Sweeper, error) {
 	if s.o.Now == nil {
 		s.o.Now = systemClock
 	}
-	if s.o.Interval < time.Second || s.o.Limit < 0 || s.o.FailAfter < 0 || !(s.o.MaxRise > 1) {
-		return nil, fmt.Errorf("%w: a sweeper's interval must be at least 1s, its limit and FailAfter positive, and MaxRise above 1", backend.ErrInvalidRequest)
+	if s.o.Interval < time.Second || s.o.Interval > 24*time.Hour || s.o.Limit < 0 || s.o.FailAfter < 0 || !(s.o.MaxRise > 1) {
+		return nil, fmt.Errorf("%w: a sweeper's interval must be 1s to 24h, its limit and FailAfter positive, and MaxRise above 1", backend.ErrInvalidRequest)
 	}
 	s.lease = sweepLease{b: b, ttl: s.o.Interval, now: s.o.Now}
 	s.pace = pace{share: 0.5, rise: s.o.MaxRise}
+	s.limit = s.o.Limit
 	return s, nil
 }
 
@@ -133,24 +146,33 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		r := s.round(ctx, work)
 		s.note(r)
 		wait := s.o.Interval*4/5 + rand.N(s.o.Interval*2/5)
-		if r.More && r.Err == nil && r.Leading {
-			continue
-		}
-		if !r.Leading {
+		switch {
+		case r.More && r.Err == nil && r.Leading:
+			// A round that was slowed down ends with a breath: only a sample from there
+			// can tell a store that is slow by itself from one that the sweeper slows.
+			wait = 0
+			if s.pace.share < 1 {
+				wait = s.o.Interval / 20
+			}
+		case !r.Leading:
 			wait /= 2 // a dead leader's lease is over after one interval: look again soon
 		}
-		s.idle(ctx, work, wait)
+		s.idle(ctx, work, wait, true)
 	}
 	return nil
 }
 
-// idle waits for the next round and keeps the lease meanwhile.
-func (s *Sweeper) idle(ctx, work context.Context, d time.Duration) {
-	for d > 0 && sleep(ctx, min(d, s.lease.ttl/4)) {
-		d -= s.lease.ttl / 4
-		if s.lease.held {
-			_, _ = s.lease.keep(work) // the next round says what is wrong
+// idle waits and keeps the lease meanwhile. In a rest, when nothing of this sweeper's
+// has run for a while, it takes samples of what latency is without it.
+func (s *Sweeper) idle(ctx, work context.Context, d time.Duration, rest bool) {
+	for step := s.lease.ttl / 4; d > 0 && sleep(ctx, min(d, step)); d -= step {
+		if !s.lease.held {
+			continue
 		}
+		if rest {
+			s.pace.rest(s.latency(work))
+		}
+		_, _ = s.lease.keep(work) // the next batch says what is wrong
 	}
 }
 
@@ -163,51 +185,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// round sweeps until nothing is due, for an interval at most.
-func (s *Sweeper) round(ctx, work context.Context) (r Round) {
-	begun := s.o.Now()
-	defer func() { r.Took = s.o.Now().Sub(begun) }()
-	if e, ok := s.b.(backend.SelfExpirer); ok && e.ExpiresItself() {
-		return r
-	}
-	if r.Leading, r.Err = s.lease.keep(work); !r.Leading || r.Err != nil {
-		return r
-	}
-	s.pace.rest(s.latency(work))
-	for r.More = true; r.More && ctx.Err() == nil && s.o.Now().Sub(begun) < s.o.Interval; {
-		if r.Leading, r.Err = s.lease.keep(work); !r.Leading || r.Err != nil {
-			return r // another sweeper has taken over
-		}
-		at := s.o.Now()
-		done, err := s.b.Expire(work, backend.ExpireRequest{Limit: s.o.Limit})
-		took := s.o.Now().Sub(at)
-		r.Batches, r.Removed, r.Bodies, r.More = r.Batches+1, r.Removed+done.Removed, r.Bodies+done.Bodies, done.More
-		if err != nil {
-			r.Err = err
-			return r
-		}
-		if r.More {
-			s.pace.work(s.latency(work))
-			sleep(ctx, max(s.pace.pause(took), time.Millisecond))
-		}
-	}
-	if l, ok := s.b.(backend.Backlogger); ok && ctx.Err() == nil {
-		if r.Backlog, r.Err = l.Backlog(work); r.Err == nil {
-			r.BacklogKnown = true
-		}
-	}
-	return r
-}
-
-func (s *Sweeper) latency(ctx context.Context) time.Duration {
-	if s.o.Latency != nil {
-		return s.o.Latency()
-	}
-	at := s.o.Now()
-	_, _ = s.b.Get(ctx, leaseID())
-	return s.o.Now().Sub(at)
 }
 
 // note keeps and reports what a round did.

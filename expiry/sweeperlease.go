@@ -32,10 +32,15 @@ type sweepLease struct {
 }
 
 // elapsed is by the clock that has gone further: the monotonic one stands still
-// while a machine is suspended, the other can be set back.
+// while a machine is suspended, the other can be set back. Where both run backwards
+// nobody knows, and the store is asked.
 func (l *sweepLease) elapsed() time.Duration {
 	n := l.now()
-	return max(n.Sub(l.sent), n.Round(0).Sub(l.sent.Round(0)))
+	d := max(n.Sub(l.sent), n.Round(0).Sub(l.sent.Round(0)))
+	if d < 0 {
+		return l.ttl
+	}
+	return d
 }
 
 // keep gets or renews the lease and reports whether it is held.
@@ -43,6 +48,8 @@ func (l *sweepLease) keep(ctx context.Context) (bool, error) {
 	if l.held && l.elapsed() < l.ttl/3 {
 		return true, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, max(l.ttl/2, batchLimit))
+	defer cancel()
 	if l.held {
 		sent := l.now()
 		err := l.b.Renew(ctx, l.ref, l.ttl)
@@ -85,7 +92,7 @@ func (l *sweepLease) get(ctx context.Context) (bool, error) {
 			// The compare-and-set on the fence lets one of many win.
 			r.TakeOver = rec.Fence
 		default:
-			return false, fmt.Errorf("idem: the record of operation %s is no sweeper's lease (%v); forget it", SweeperOperation, rec.State)
+			return false, fmt.Errorf("idem: key %q of operation %s holds a record that is no sweeper's lease (outcome %v, state %v), so that nothing is swept; it is safe to forget it", SweeperKey, SweeperOperation, res.Outcome, rec.State)
 		}
 	}
 	return false, nil // others were faster

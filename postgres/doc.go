@@ -47,6 +47,12 @@
 // idem needs one connection for a call and never a second one, so that a pool of
 // size one works. A transactional call keeps its connection while the work runs.
 //
+// In lease mode, calls that wait for other callers' open transactions hold at most a
+// quarter of the pool, and those who only look at such a key half, so that completions and
+// renewals find a connection behind a storm of duplicates. Half and quarter are of the size
+// that the pool had when the store was opened. Transactional calls are not counted: leave
+// room for them.
+//
 // Behind PgBouncer in transaction mode nothing of idem is bound to a session. The
 // pool's statement cache is: with PgBouncer 1.21 or newer and
 // max_prepared_statements above zero it may stay; otherwise set

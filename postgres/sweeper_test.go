@@ -15,7 +15,8 @@ import (
 // A backlog that one DELETE could not remove within the statement timeout is gone
 // after small batches. IDEM_SWEEP_ROWS=500000 is the long form.
 func TestCaseC44_SweeperFinishesUnderStatementTimeout(t *testing.T) {
-	rows := 50_000
+	t.Parallel()
+	rows := 15_000
 	if n, err := strconv.Atoi(os.Getenv("IDEM_SWEEP_ROWS")); err == nil {
 		rows = n
 	}

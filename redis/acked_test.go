@@ -12,6 +12,7 @@ import (
 // TestStoreWaitsForReplicas: a move that a replica does not have is not done, and
 // the same move again succeeds once a replica has it.
 func TestStoreWaitsForReplicas(t *testing.T) {
+	t.Parallel()
 	master := testdb.StartRedis(t)
 	s, err := New(t.Context(), newClient(t, master.Addr()), &Options{AckReplicas: 1, AckTimeout: 100 * time.Millisecond})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 // decisions of package backend. The records' times are hours from now, so that the
 // moment at which the server reads its clock makes no difference.
 func TestScriptsAgreeWithTheContract(t *testing.T) {
+	t.Parallel()
 	s := newStore(t, newClient(t, testdb.Redis(t).Addr()), newPrefix())
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))

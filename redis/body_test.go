@@ -17,6 +17,7 @@ func large(fill byte) []byte { return bytes.Repeat([]byte{fill}, inlineBody+1) }
 // TestLargeBodyGoesByItself: the bytes leave the server when the replay window
 // ends, while the record stays.
 func TestLargeBodyGoesByItself(t *testing.T) {
+	t.Parallel()
 	s := newStore(t, newClient(t, testdb.Redis(t).Addr()), newPrefix())
 	r := request("k")
 	if _, err := s.Reserve(t.Context(), r); err != nil {
@@ -65,6 +66,7 @@ func TestLargeBodyGoesByItself(t *testing.T) {
 // TestLostBodyIsNoRerun: an evicted or deleted body leaves a record that says that
 // the operation took effect.
 func TestLostBodyIsNoRerun(t *testing.T) {
+	t.Parallel()
 	s := newStore(t, newClient(t, testdb.Redis(t).Addr()), newPrefix())
 	spoil := map[string]func(key string) error{
 		"gone":    func(key string) error { return s.client.Del(t.Context(), key).Err() },

@@ -27,6 +27,7 @@ func short(fresh func(tb testing.TB) *backendtest.Harness) func(tb testing.TB) *
 		"/R01/OneWinnerAmongManyReserves", "/R01/OneTakeOverOfTheSameFence", "/R04/FenceGrowsAfterCleanUp", "/R05/ListComparesScopesAsTheyAre",
 		"/R05/ListShowsEveryRecordOnce", "/R06/TakeOverOfFreeRecords", "/R12/CompleteIsAccepted", "/R12/CompleteByAStrangerChangesNothing",
 		"/R15/BytesComeBackAsTheyWere", "/R22/AfterTheReplayWindowOnlyTheBodyIsGone",
+		"/Model/",
 	}
 	return func(tb testing.TB) *backendtest.Harness {
 		for _, name := range names {
@@ -46,24 +47,40 @@ func newCluster(t *testing.T) *redis.ClusterClient {
 }
 
 func TestClusterConformance(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	t.Run("suite", func(t *testing.T) { backendtest.Run(t, short(harness(c, nil))) })
 }
 
+// TestSentinelConformance: through Sentinel, with a replica that acknowledges.
+func TestSentinelConformance(t *testing.T) {
+	t.Parallel()
+	primary := testdb.StartRedis(t)
+	testdb.StartReplica(t, primary)
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: testdb.MasterName, SentinelAddrs: testdb.StartSentinels(t, primary, 3), ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	t.Run("suite", func(t *testing.T) { backendtest.Run(t, short(harness(client, nil))) })
+}
+
 func TestConformanceWithoutScripts(t *testing.T) {
+	t.Parallel()
 	srv := testdb.StartRedis(t)
 	client := newClient(t, srv.Addr())
 	t.Run("suite", func(t *testing.T) { backendtest.Run(t, short(harness(client, flushScripts))) })
 }
 
 func TestConformanceAOF(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, testdb.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always").Addr())
 	t.Run("suite", func(t *testing.T) { backendtest.Run(t, short(harness(client, nil))) })
 }
 
-// TestC32BracesDoNotSteer: the caller's key decides no slot, and a record and its
+// TestCaseC32_BracesDoNotSteer: the caller's key decides no slot, and a record and its
 // body share one.
-func TestC32BracesDoNotSteer(t *testing.T) {
+func TestCaseC32_BracesDoNotSteer(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	s := newStore(t, c, newPrefix())
 	keys := []string{"order:{1}:{2}", "{}", "}{", "user{a", "{a}{b}", strings.Repeat("{", backend.MaxKey)}

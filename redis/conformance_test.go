@@ -16,8 +16,14 @@ import (
 	"github.com/goidem/idem/internal/testdb"
 )
 
+// quiet keeps the connections that tests break out of their output.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
 func TestMain(m *testing.M) {
 	flag.Parse()
+	redis.SetLogger(quiet{})
 	// The suite mostly waits, because nobody can move the server's clock: more of it
 	// runs at once than there are processors.
 	if err := flag.Set("test.parallel", "6"); err != nil {
@@ -103,6 +109,7 @@ func rewrite(tb testing.TB, s *Store, id backend.ID, change func([]byte) []byte)
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	backendtest.Run(t, harness(newClient(t, testdb.Redis(t).Addr()), nil))
 }
 

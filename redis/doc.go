@@ -1,5 +1,7 @@
 // Package redis keeps idem's records in Redis 7.0 or newer, or Valkey: one server,
-// a pair watched by Sentinel, or a Cluster.
+// a pair watched by Sentinel, or a Cluster. It is tested against Redis 7.0. Valkey
+// was only imitated, as were WAITAOF and the servers that have it: nothing is used that
+// they document otherwise, and no test has run on them.
 //
 // It is the fast store for windows that may be lost with the server's memory. What
 // it promises depends on how the server is run, and no setting makes it as safe as
@@ -35,7 +37,8 @@
 //
 // Leases and windows are judged by the server's clock, read at each move; its
 // precision is a millisecond. A clock that is set forward lets leases and windows
-// end early, one set back lets them last longer.
+// end early, one set back lets them last longer. An attempt that counts as abandoned too
+// early is told so when it completes; what it did has happened.
 //
 // A fence is the server's time in microseconds at the reserve, or one more than the
 // fence before it, whichever is higher. It grows while the record lives, and after
@@ -55,11 +58,28 @@
 // readers. A record under Hold or Recover, and an uncertain one, has no expiry until
 // it is settled.
 //
-// Nobody else may change the expiry of these keys: a reservation's lease is counted
-// from it.
+// Nobody else may change the expiry of these keys: a reservation's lease and a result's
+// windows are counted from it.
 //
 // The user of the connection needs SET, GET, DEL, PTTL, PEXPIRETIME, TIME, EVAL,
-// EVALSHA and SCAN, and INFO for the findings of [Store.Guarantees].
+// EVALSHA and SCAN, WAIT or WAITAOF for acknowledgements, and INFO for the findings of
+// [Store.Guarantees].
+//
+// # Calls
+//
+// Up to four callers at once send their commands by themselves; from the fifth on, calls
+// go together, in a lane of its own for each master. A caller whose context ends leaves:
+// at once while it queues (nothing was sent, and the error is the context's), is part of
+// a batch or waits for acknowledgements, and within 250 ms when it sends by itself; a
+// deadline is kept by the socket, if the client heeds it (ContextTimeoutEnabled). One that
+// leaves never fails the others.
+//
+// On a Cluster commands go to the nodes' own clients: hooks belong there
+// (ClusterClient.OnNewNode).
+//
+// go-redis reports connections that cannot be made through a logger of its own, by default
+// on standard error. It is one for the whole process, so this package leaves it alone:
+// the program decides, with go-redis's SetLogger.
 //
 // # Errors
 //

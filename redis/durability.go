@@ -43,7 +43,6 @@ func (e *AckError) Is(target error) bool { return target == backend.ErrOutcomeUn
 //
 // A nil *acks waits for nothing.
 type acks struct {
-	client   redis.UniversalClient
 	replicas int
 	fsync    bool
 	timeout  time.Duration
@@ -77,7 +76,7 @@ func newAcks(client redis.UniversalClient, replicas int, fsync bool, timeout tim
 	if limit := readTimeout(client); limit > 0 && timeout >= limit {
 		return nil, fmt.Errorf("%w: an AckTimeout of %v; it must be below the redis client's ReadTimeout of %v", backend.ErrInvalidRequest, timeout, limit)
 	}
-	return &acks{client: client, replicas: replicas, fsync: fsync, timeout: timeout}, nil
+	return &acks{replicas: replicas, fsync: fsync, timeout: timeout}, nil
 }
 
 func readTimeout(client redis.UniversalClient) time.Duration {
@@ -125,92 +124,22 @@ func (a *acks) check(ctx context.Context, wait redis.Cmder) error {
 	return nil
 }
 
-// do sends commands on one record and, on the same connection, the wait. left is
-// what runner.do returns; short says that the writes among the commands, if they
-// succeeded, are not acknowledged. Without anything to wait for it is run.do.
-//
-// Whoever finds that a write had been done before (its own token in a reserve's
-// answer, its own completion standing) must ask again: newer servers count only what
-// the connection itself has written, and the client may have sent the commands a
-// second time over another one. See again.
-func (a *acks) do(ctx context.Context, run runner, key string, cmds ...redis.Cmder) (short, left error) {
-	if a == nil {
-		return nil, run.do(ctx, cmds...)
-	}
-	all := append(append(make([]redis.Cmder, 0, len(cmds)+1), cmds...), a.command(ctx))
-	cluster, ok := a.client.(*redis.ClusterClient)
-	if !ok {
-		if left := run.do(ctx, all...); left != nil {
-			return nil, left
-		}
-		return a.check(ctx, all[len(cmds)]), nil
-	}
-	for try := 0; ; try++ {
-		if left := a.onMaster(ctx, cluster, key, all); left != nil {
-			return nil, left
-		}
-		// A slot that has moved: nothing was done. The client learns of it by itself
-		// only from commands that it routes, and in the background.
-		if try == maxMoves || !moved(cmds) {
-			return a.check(ctx, all[len(cmds)]), nil
-		}
-		cluster.ReloadState(ctx)
-		if !pause(ctx, time.Millisecond<<try) {
-			return nil, ctx.Err()
-		}
-		all[len(cmds)] = a.command(ctx)
-	}
-}
-
-// maxMoves is how often a slot is looked for on another master, in about a second.
-const maxMoves = 10
-
-// pause waits; it reports false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// onMaster sends commands to the master that has the key's slot. The Cluster client
-// would send the wait, which has no key, to any master.
-func (a *acks) onMaster(ctx context.Context, cluster *redis.ClusterClient, key string, cmds []redis.Cmder) error {
-	node, err := cluster.MasterForKey(ctx, key)
-	if err != nil {
-		for _, cmd := range cmds {
-			cmd.SetErr(err)
-		}
-		return ctx.Err()
-	}
-	return direct{client: node}.do(ctx, cmds...)
-}
-
-// moved reports whether a command was answered with another master's address.
-func moved(cmds []redis.Cmder) bool {
-	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "MOVED") {
-			return true
-		}
-	}
-	return false
-}
-
 // again asks for the acknowledgement of a write that was done before, perhaps over
 // another connection: it makes a small write of its own in the record's slot and
 // waits for that one, which replicas and logs get behind the first.
+//
+// Whoever finds that a write had been done before (its own token in a reserve's
+// answer, its own completion standing) must ask: newer servers count only what the
+// connection itself has written, and the client may have sent the commands a second
+// time over another one.
 func (a *acks) again(ctx context.Context, run runner, prefix, key string) error {
 	if a == nil {
 		return nil
 	}
 	mark := redis.NewStatusCmd(ctx, "set", prefix+"ack{"+key+"}", "", "px", 1)
-	short, left := a.do(ctx, run, key, mark)
-	if left != nil {
-		return writeFault(ctx, left)
+	c := &call{key: key, cmds: []redis.Cmder{mark}, acked: true}
+	if err := run.do(ctx, c); err != nil {
+		return writeFault(ctx, err)
 	}
 	if err := mark.Err(); err != nil {
 		var reply redis.Error
@@ -219,7 +148,7 @@ func (a *acks) again(ctx context.Context, run runner, prefix, key string) error 
 		}
 		return writeFault(ctx, err)
 	}
-	return short
+	return c.short
 }
 
 // checkAcks refuses at the opening what would fail every write later.

@@ -28,11 +28,11 @@ func mustAcks(tb testing.TB, client redis.UniversalClient, replicas int, fsync b
 // write sends a SET through acks.
 func write(ctx context.Context, a *acks, client redis.UniversalClient, key, value string) (short, err error) {
 	set := redis.NewStatusCmd(ctx, "set", key, value)
-	short, left := a.do(ctx, direct{client: client}, key, set)
-	if left != nil {
+	c := &call{key: key, cmds: []redis.Cmder{set}, acked: true}
+	if left := newLanes(client, a).do(ctx, c); left != nil {
 		return nil, left
 	}
-	return short, set.Err()
+	return c.short, set.Err()
 }
 
 func TestAckOptions(t *testing.T) {
@@ -82,13 +82,13 @@ func TestNothingToWaitFor(t *testing.T) {
 	if short, err := write(t.Context(), nil, client, newPrefix(), "v"); short != nil || err != nil || sent.sent.Load() != 1 {
 		t.Errorf("%v, %v after %d commands; want the one write", short, err, sent.sent.Load())
 	}
-	if err := (*acks)(nil).again(t.Context(), direct{client: client}, "p:", "k"); err != nil || sent.sent.Load() != 1 {
+	if err := (*acks)(nil).again(t.Context(), newLanes(client, nil), "p:", "k"); err != nil || sent.sent.Load() != 1 {
 		t.Errorf("%v after %d commands; want nothing to happen", err, sent.sent.Load())
 	}
 }
 
-// TestC40AcknowledgementsAreCounted: the count that WAIT answers is looked at.
-func TestC40AcknowledgementsAreCounted(t *testing.T) {
+// TestCaseC40_AcknowledgementsAreCounted: the count that WAIT answers is looked at.
+func TestCaseC40_AcknowledgementsAreCounted(t *testing.T) {
 	t.Parallel()
 	primary := testdb.StartRedis(t)
 	replica := testdb.StartReplica(t, primary)
@@ -111,15 +111,15 @@ func TestC40AcknowledgementsAreCounted(t *testing.T) {
 		t.Errorf("a write that was not acknowledged left %q; it stands", got)
 	}
 	// What was written before, over another connection, is asked for with a write.
-	if err := one.again(t.Context(), direct{client: client}, "p:", "a"); err != nil {
+	if err := one.again(t.Context(), newLanes(client, one), "p:", "a"); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if err := two.again(t.Context(), direct{client: client}, "p:", "a"); !errors.As(err, &few) {
+	if err := two.again(t.Context(), newLanes(client, two), "p:", "a"); !errors.As(err, &few) {
 		t.Errorf("again, two of one replica: %v", err)
 	}
 	// A write that fails is not an unknown outcome: its own error counts.
 	wrong := redis.NewIntCmd(t.Context(), "lpush", "a", "x")
-	if _, left := one.do(t.Context(), direct{client: client}, "a", wrong); left != nil || !redis.HasErrorPrefix(wrong.Err(), "WRONGTYPE") {
+	if left := newLanes(client, one).do(t.Context(), &call{key: "a", cmds: []redis.Cmder{wrong}, acked: true}); left != nil || !redis.HasErrorPrefix(wrong.Err(), "WRONGTYPE") {
 		t.Errorf("a refused write: %v, %v", left, wrong.Err())
 	}
 	// A user who may write and may not wait.
@@ -166,7 +166,7 @@ func TestAcksInCluster(t *testing.T) {
 		return strings.Contains(n.Do(t, "INFO", "commandstats"), "cmdstat_wait:")
 	}
 	// No replica acknowledges: that none is needed cannot be asked for, and shows the way.
-	a := &acks{client: client, replicas: 0, timeout: 100 * time.Millisecond}
+	a := &acks{replicas: 0, timeout: 100 * time.Millisecond}
 	slot := func(key string) string { return nodes[0].Do(t, "CLUSTER", "KEYSLOT", key) }
 	key := ""
 	for i := 0; key == ""; i++ {
@@ -195,7 +195,7 @@ func TestAcksInCluster(t *testing.T) {
 	if got := nodes[2].Do(t, "GET", key); got != "2" || !waits(nodes[2]) {
 		t.Errorf("the new master has %q, and was waited for: %t", got, waits(nodes[2]))
 	}
-	if err := a.again(t.Context(), direct{client: client}, "p:", key); err != nil {
+	if err := a.again(t.Context(), newLanes(client, a), "p:", key); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	// With replicas that do not exist, every master says so.

@@ -32,9 +32,9 @@ func freeze(t *testing.T, srv *testdb.RedisServer) func() {
 	return on
 }
 
-// TestC40FrozenReplica: a replica that is connected and has stopped acknowledges
+// TestCaseC40_FrozenReplica: a replica that is connected and has stopped acknowledges
 // nothing, and one wait tells it to all writes of a batch.
-func TestC40FrozenReplica(t *testing.T) {
+func TestCaseC40_FrozenReplica(t *testing.T) {
 	t.Parallel()
 	primary := testdb.StartRedis(t)
 	replica := testdb.StartReplica(t, primary)
@@ -49,8 +49,8 @@ func TestC40FrozenReplica(t *testing.T) {
 		for i := range 10 {
 			cmds = append(cmds, redis.NewStatusCmd(t.Context(), "set", fmt.Sprint("k", from+i), "v"))
 		}
-		short, left := a.do(t.Context(), direct{client: client}, "", cmds...)
-		if left != nil {
+		c := &call{cmds: cmds, acked: true}
+		if left := newLanes(client, a).do(t.Context(), c); left != nil {
 			t.Fatal(left)
 		}
 		for _, cmd := range cmds {
@@ -58,7 +58,7 @@ func TestC40FrozenReplica(t *testing.T) {
 				t.Error(cmd.Err())
 			}
 		}
-		return short
+		return c.short
 	}
 	if short := batch(patient, 0); short != nil {
 		t.Fatal(short)
@@ -76,12 +76,12 @@ func TestC40FrozenReplica(t *testing.T) {
 	if !strings.Contains(primary.Do(t, "INFO", "replication"), "connected_slaves:1") {
 		t.Error("the replica was dropped: the test has not shown what it should")
 	}
-	if err := a.again(t.Context(), direct{client: client}, "p:", "k10"); !errors.As(err, &few) {
+	if err := a.again(t.Context(), newLanes(client, a), "p:", "k10"); !errors.As(err, &few) {
 		t.Errorf("again, while frozen: %v", err)
 	}
 	goOn()
 	// Once it goes on, the first write's acknowledgement is had by asking again.
-	if err := patient.again(t.Context(), direct{client: client}, "p:", "k10"); err != nil {
+	if err := patient.again(t.Context(), newLanes(client, patient), "p:", "k10"); err != nil {
 		t.Errorf("again, after it went on: %v", err)
 	}
 	if got := replica.Do(t, "GET", "k10"); got != "v" {

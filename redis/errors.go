@@ -100,6 +100,9 @@ func writeFault(ctx context.Context, err error) error {
 	if errors.As(err, &reply) {
 		return replyFault(reply)
 	}
+	if ctx.Err() != nil && unsent(err) {
+		return ctx.Err()
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: the context ended before redis answered: %w", backend.ErrOutcomeUnknown, ctx.Err())
 	}

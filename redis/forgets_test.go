@@ -12,9 +12,10 @@ import (
 	"github.com/goidem/idem/internal/testdb"
 )
 
-// TestC40FlushInMidAttempt: a server that has forgotten everything, as an empty
+// TestCaseC40_FlushInMidAttempt: a server that has forgotten everything, as an empty
 // replica after its promotion, lets nobody complete what it does not know.
-func TestC40FlushInMidAttempt(t *testing.T) {
+func TestCaseC40_FlushInMidAttempt(t *testing.T) {
+	t.Parallel()
 	s := newStore(t, newClient(t, testdb.StartRedis(t).Addr()), "")
 	for _, other := range []bool{false, true} {
 		a, b := request("k"), request("k")
@@ -62,9 +63,10 @@ func TestC40FlushInMidAttempt(t *testing.T) {
 	}
 }
 
-// TestC40FullServerFailsClosed: no room under noeviction is an error that says so,
+// TestCaseC40_FullServerFailsClosed: no room under noeviction is an error that says so,
 // and nothing is reserved.
-func TestC40FullServerFailsClosed(t *testing.T) {
+func TestCaseC40_FullServerFailsClosed(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, testdb.StartRedis(t, "--maxmemory-policy", "noeviction").Addr())
 	s := newStore(t, client, "")
 	owner, held := request("owner"), request("held")
@@ -103,9 +105,10 @@ func TestC40FullServerFailsClosed(t *testing.T) {
 	}
 }
 
-// TestC40RestartBetweenSteps: with every write synced, nothing that was
+// TestCaseC40_RestartBetweenSteps: with every write synced, nothing that was
 // acknowledged is lost when the server is killed between any two steps.
-func TestC40RestartBetweenSteps(t *testing.T) {
+func TestCaseC40_RestartBetweenSteps(t *testing.T) {
+	t.Parallel()
 	srv := testdb.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := newStore(t, newClient(t, srv.Addr()), "")
 	again := func() {
@@ -147,6 +150,7 @@ func TestC40RestartBetweenSteps(t *testing.T) {
 // TestDownServerIsUnknownAndSilent: no reply is an unknown outcome, and the error
 // tells neither address nor password nor key.
 func TestDownServerIsUnknownAndSilent(t *testing.T) {
+	t.Parallel()
 	srv := testdb.StartRedis(t, "--requirepass", "s3cret-word")
 	opt, err := redis.ParseURL(srv.URL())
 	if err != nil {
@@ -183,6 +187,7 @@ func TestDownServerIsUnknownAndSilent(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	srv := testdb.StartRedis(t, "--requirepass", "s3cret-word")
 	if _, err := New(t.Context(), newClient(t, srv.Addr()), nil); !errors.Is(err, ErrRefused) || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("without a password: %v; want a refusal", err)

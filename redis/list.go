@@ -94,7 +94,8 @@ func (s *Store) page(ctx context.Context, keys []string, f *backend.Filter, yiel
 	}
 	cmds := make([]redis.Cmder, 0, 3*len(keys))
 	for _, key := range keys {
-		cmds = append(cmds, redis.NewStringCmd(ctx, "get", key), redis.NewIntCmd(ctx, "pttl", key), redis.NewIntCmd(ctx, "pexpiretime", key))
+		// A time for each key: their servers may differ after all.
+		cmds = append(cmds, redis.NewStringCmd(ctx, "get", key), redis.NewIntCmd(ctx, "pexpiretime", key), redis.NewIntCmd(ctx, "pttl", key))
 	}
 	// Not through the store's runner: a page is no part of anybody's batch.
 	if err := (direct{client: s.client}).do(ctx, cmds...); err != nil {
@@ -102,8 +103,15 @@ func (s *Store) page(ctx context.Context, keys []string, f *backend.Filter, yiel
 	}
 	for i, key := range keys {
 		v := view{key: key}
-		get, left, expire := cmds[3*i].(*redis.StringCmd), cmds[3*i+1].(*redis.IntCmd), cmds[3*i+2].(*redis.IntCmd)
-		if err := s.seen(ctx, &v, nil, get, left, expire); err != nil {
+		get, expire, left := cmds[3*i].(*redis.StringCmd), cmds[3*i+1].(*redis.IntCmd), cmds[3*i+2].(*redis.IntCmd)
+		if err := left.Err(); err != nil {
+			return stop(readFault(ctx, err))
+		}
+		var now time.Time
+		if expire.Val() >= 0 && left.Val() >= 0 {
+			now = time.UnixMilli(expire.Val() - left.Val()).UTC()
+		}
+		if err := v.seen(ctx, nil, get, expire, now); err != nil {
 			return stop(err)
 		}
 		if v.rec.State == 0 {

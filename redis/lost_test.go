@@ -54,9 +54,10 @@ func fenceOf(t *testing.T, s *Store, key string) uint64 {
 	return rec.Fence
 }
 
-// TestC01LostReplies: a move whose reply is lost is sent again by the client and
+// TestCaseC01_LostReplies: a move whose reply is lost is sent again by the client and
 // meets its own token.
-func TestC01LostReplies(t *testing.T) {
+func TestCaseC01_LostReplies(t *testing.T) {
+	t.Parallel()
 	p, s, store := lossy(t)
 	ran := 0
 	lost := func(text string) {
@@ -154,9 +155,10 @@ func TestC01LostReplies(t *testing.T) {
 	})
 }
 
-// TestC01StalledReplies: a call returns when its context ends, without having run
+// TestCaseC01_StalledReplies: a call returns when its context ends, without having run
 // anything, and the key is usable when its lease is over.
-func TestC01StalledReplies(t *testing.T) {
+func TestCaseC01_StalledReplies(t *testing.T) {
+	t.Parallel()
 	p := newProxy(t, testdb.Redis(t).Addr())
 	client := redis.NewClient(&redis.Options{Addr: p.addr()})
 	t.Cleanup(func() { _ = client.Close() })
@@ -210,6 +212,7 @@ func TestC01StalledReplies(t *testing.T) {
 // TestStalledMovesAreUnknown: a write whose reply does not come is unknown, never
 // done and never refused.
 func TestStalledMovesAreUnknown(t *testing.T) {
+	t.Parallel()
 	p := newProxy(t, testdb.Redis(t).Addr())
 	client := redis.NewClient(&redis.Options{Addr: p.addr()})
 	t.Cleanup(func() { _ = client.Close() })

@@ -17,6 +17,46 @@ func (s *Store) Complete(ctx context.Context, r backend.CompleteRequest) (backen
 	if err := ctx.Err(); err != nil {
 		return backend.Record{}, err
 	}
+	if v, ok := s.kept.take(&r.Ref); ok && inline(&r) {
+		if rec, done, err := s.finish(ctx, &r, &v); done || err != nil {
+			return rec, err
+		}
+	}
+	return s.complete(ctx, &r)
+}
+
+// inline reports whether a completion leaves one key with one window.
+func inline(r *backend.CompleteRequest) bool {
+	return r.State != backend.Uncertain && (len(r.Body) <= inlineBody || r.ReplayFor >= r.KnownFor)
+}
+
+// finish completes an attempt that this handle has reserved. It reports false if the
+// record is not as it was then: renewed, lost, or completed by an earlier copy.
+func (s *Store) finish(ctx context.Context, r *backend.CompleteRequest, v *kept) (backend.Record, bool, error) {
+	known := millis(r.KnownFor)
+	replay := min(millis(r.ReplayFor), known)
+	value, rec := v.settle(r, replay, known)
+	reply, short, err := s.evalWrite(ctx, &s.lua.finish, []string{s.key(&r.ID)}, v.value, value, known)
+	if err != nil {
+		return backend.Record{}, false, writeFault(ctx, err)
+	}
+	end, ok := reply.(int64)
+	switch {
+	case !ok:
+		return backend.Record{}, false, errUnexpected
+	case end < 0:
+		return backend.Record{}, false, nil
+	case short != nil:
+		return backend.Record{}, false, short
+	}
+	rec.KnownUntil = time.UnixMilli(end).UTC()
+	rec.CompletedAt = time.UnixMilli(end - known).UTC()
+	rec.ReplayUntil = time.UnixMilli(end - known + replay).UTC()
+	return rec, true, nil
+}
+
+// complete is a completion that the server takes apart and puts together.
+func (s *Store) complete(ctx context.Context, r *backend.CompleteRequest) (backend.Record, error) {
 	var buf [3 + backend.MaxTenant + backend.MaxOperation + backend.MaxKey]byte
 	name := r.ID.AppendTo(buf[:0])
 	replay, known := micros(r.ReplayFor), micros(r.KnownFor)
@@ -90,6 +130,7 @@ func (s *Store) Release(ctx context.Context, ref backend.Ref) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.kept.take(&ref)
 	name := ref.ID.AppendTo(nil)
 	sum := binary.LittleEndian.AppendUint32(nil, checksum(name))
 	return s.plain(ctx, &s.lua.release, &ref, name, ref.Owner[:], sum, micros(backend.OpenFor))
@@ -103,6 +144,7 @@ func (s *Store) Renew(ctx context.Context, ref backend.Ref, ttl time.Duration) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.kept.take(&ref) // the record will not be as it was sent
 	return s.plain(ctx, &s.lua.renew, &ref, ref.ID.AppendTo(nil), ref.Owner[:], micros(ttl))
 }
 

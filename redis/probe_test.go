@@ -63,7 +63,7 @@ func TestProbePersistence(t *testing.T) {
 	}
 }
 
-func TestC40ProbeRefusesEviction(t *testing.T) {
+func TestCaseC40_ProbeRefusesEviction(t *testing.T) {
 	t.Parallel()
 	srv := testdb.StartRedis(t)
 	client := newClient(t, srv.Addr())

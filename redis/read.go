@@ -44,29 +44,25 @@ func (v *view) parse(id *backend.ID) (err error) {
 // fence, which whoever acts on them is told by the step that compares them.
 func (s *Store) peek(ctx context.Context, id *backend.ID) (view, error) {
 	v := view{key: s.key(id)}
-	get := redis.NewStringCmd(ctx, "get", v.key)
-	left := redis.NewIntCmd(ctx, "pttl", v.key)
-	expire := redis.NewIntCmd(ctx, "pexpiretime", v.key)
-	if err := s.run.do(ctx, get, left, expire); err != nil {
+	get, expire := redis.NewStringCmd(ctx, "get", v.key), redis.NewIntCmd(ctx, "pexpiretime", v.key)
+	c := &call{key: v.key, cmds: []redis.Cmder{get, expire}, timed: true}
+	if err := s.run.do(ctx, c); err != nil {
 		return v, readFault(ctx, err)
 	}
-	return v, s.seen(ctx, &v, id, get, left, expire)
+	return v, v.seen(ctx, id, get, expire, c.now)
 }
 
-// seen fills a view from the replies to GET (or SET GET), PTTL and PEXPIRETIME.
-func (s *Store) seen(ctx context.Context, v *view, id *backend.ID, get *redis.StringCmd, left, expire *redis.IntCmd) error {
-	for _, cmd := range [...]redis.Cmder{get, left, expire} {
-		if err := cmd.Err(); err != nil && err != redis.Nil {
+// seen fills a view from the replies to GET (or SET GET) and PEXPIRETIME.
+func (v *view) seen(ctx context.Context, id *backend.ID, get *redis.StringCmd, expire *redis.IntCmd, now time.Time) error {
+	for _, err := range [...]error{get.Err(), expire.Err()} {
+		if err != nil && err != redis.Nil {
 			return readFault(ctx, err)
 		}
 	}
-	v.value, v.expire = get.Val(), expire.Val()
-	if v.expire >= 0 && left.Val() >= 0 {
-		v.now = time.UnixMilli(v.expire - left.Val()).UTC()
-	}
+	v.value, v.expire, v.now = get.Val(), expire.Val(), now
 	if v.value != "" && v.expire == -2 {
 		// It was there for the first command and not for the last.
-		*v = view{key: v.key}
+		*v = view{key: v.key, now: now}
 	}
 	return v.parse(id)
 }
@@ -113,7 +109,7 @@ func (s *Store) withBody(ctx context.Context, id *backend.ID, v view) (view, err
 			return v, nil
 		}
 		get := redis.NewStringCmd(ctx, "get", s.bodyKey(v.key))
-		if err := s.run.do(ctx, get); err != nil {
+		if err := s.run.do(ctx, &call{key: v.key, cmds: []redis.Cmder{get}}); err != nil {
 			return v, readFault(ctx, err)
 		}
 		switch err := get.Err(); {

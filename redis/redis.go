@@ -19,6 +19,7 @@ type Store struct {
 	run    runner
 	acks   *acks // nil: a write is done when the master has answered
 	lua    scripts
+	kept   *keeper
 	prefix string
 	found  backend.Guarantees
 	own    bool // the client was made by Open
@@ -60,15 +61,16 @@ type Options struct {
 // server for its version and settings. A server older than Redis 7.0 is refused
 // with a [*ServerVersionError].
 //
-// Set ContextTimeoutEnabled in the client's options, as [Open] does. Without it the
-// store still returns when a context ends, but the connection stays busy until the
-// client's own timeouts.
+// Set ContextTimeoutEnabled in the client's options, as [Open] does. With it a cancelled
+// caller leaves within 250 ms, and mostly at once; see the package comment. Without it
+// every call has a goroutine that it can leave behind, and the connection stays busy
+// until the client's own timeouts.
 //
 // A client that reads from replicas, and a Ring, which moves keys to another server
 // as soon as one does not answer, are refused: both would show a key as free that
 // is taken.
 func New(ctx context.Context, client redis.UniversalClient, o *Options) (*Store, error) {
-	s := &Store{client: client, lua: newScripts(), prefix: DefaultPrefix}
+	s := &Store{client: client, lua: newScripts(), kept: new(keeper), prefix: DefaultPrefix}
 	if o == nil {
 		o = &Options{}
 	}
@@ -92,15 +94,10 @@ func New(ctx context.Context, client redis.UniversalClient, o *Options) (*Store,
 		return nil, err
 	}
 	var err error
-	// Behind a wait for acknowledgements the callers of one pipeline would wait for each
-	// other's, one after another.
-	s.run = newDirect(client)
-	if o.AckReplicas == 0 && !o.AckFsync {
-		s.run = newJoint(newDirect(client))
-	}
 	if s.acks, err = newAcks(client, o.AckReplicas, o.AckFsync, o.AckTimeout); err != nil {
 		return nil, err
 	}
+	s.run = newLanes(client, s.acks)
 	s.found, _, err = probe(ctx, client, terms{acceptEviction: o.AcceptEviction, ackReplicas: o.AckReplicas, ackFsync: o.AckFsync})
 	if err != nil {
 		return nil, err

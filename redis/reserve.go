@@ -43,15 +43,14 @@ func (s *Store) reserveNative(ctx context.Context, r *backend.ReserveRequest) (b
 	value, _ := encode(rec)
 	makeRelative(value, ttl, known)
 	set := redis.NewStringCmd(ctx, "set", key, value, "nx", "get", "px", ttl+known)
-	left := redis.NewIntCmd(ctx, "pttl", key)
 	expire := redis.NewIntCmd(ctx, "pexpiretime", key)
-	short, err := s.acks.do(ctx, s.run, key, set, left, expire)
-	if err != nil {
+	c := &call{key: key, cmds: []redis.Cmder{set, expire}, timed: true, acked: true}
+	if err := s.run.do(ctx, c); err != nil {
 		return backend.Reservation{}, writeFault(ctx, err)
 	}
 	if set.Err() == redis.Nil && expire.Err() == nil && expire.Val() >= 0 {
-		if short != nil {
-			return backend.Reservation{}, short
+		if c.short != nil {
+			return backend.Reservation{}, c.short
 		}
 		began := expire.Val() - ttl - known
 		rec.Fence = uint64(began) * 1000
@@ -59,6 +58,7 @@ func (s *Store) reserveNative(ctx context.Context, r *backend.ReserveRequest) (b
 		rec.LeaseUntil = time.UnixMilli(began + ttl).UTC()
 		rec.KnownUntil = time.UnixMilli(began + ttl + known).UTC()
 		fresh.Now = rec.ReservedAt
+		s.kept.put(r.Owner, kept{value, rec.Fence, began})
 		return fresh, nil
 	}
 	if err := set.Err(); err != nil && err != redis.Nil {
@@ -68,12 +68,12 @@ func (s *Store) reserveNative(ctx context.Context, r *backend.ReserveRequest) (b
 		return backend.Reservation{}, writeFault(ctx, err)
 	}
 	v := view{key: key}
-	if err := s.seen(ctx, &v, &r.ID, set, left, expire); err != nil {
+	if err := v.seen(ctx, &r.ID, set, expire, c.now); err != nil {
 		return backend.Reservation{}, err
 	}
 	if v.value == "" || v.grave != 0 || v.now.IsZero() {
-		// A grave, whose fence the new one must exceed; a record without expiry,
-		// which does not tell the time; or one that changed between the commands.
+		// A grave, whose fence the new one must exceed; a record that changed between
+		// the commands; or a server that does not tell the time.
 		return s.reserveByScript(ctx, r)
 	}
 	return s.answer(ctx, r, v)

@@ -8,26 +8,58 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/goidem/idem/internal/combine"
 )
 
-// runner carries commands to the server. All hot moves go through it.
+// runner carries calls to the server. All hot moves go through it.
 //
-// The commands of one do go to one node, in order, on one connection; they are not
-// a transaction. Each command's own error is in the command. do's error is that of
-// a caller who has left, the end of ctx: the commands may or may not have been
-// sent, may still be in use, and must not be looked at.
+// do's error is that of a caller who has left, the end of ctx: the call may or may not
+// have been sent, unless unsent says otherwise, may still be in use, and must not be
+// looked at. Each command's own error is in the command.
 type runner interface {
-	do(ctx context.Context, cmds ...redis.Cmder) error
+	do(ctx context.Context, c *call) error
 }
 
-// direct sends each caller's commands by themselves.
+// call is what one caller sends: commands on one record. They go to one node, in order,
+// on one connection; they are not a transaction.
+type call struct {
+	key  string // decides the node of a Cluster
+	cmds []redis.Cmder
+
+	timed bool      // the caller wants to know the server's time
+	now   time.Time // just after the commands; zero if the server did not say
+
+	// acked asks that the writes among the commands are acknowledged, where the store
+	// waits for that at all. short says that they, if they succeeded, are not.
+	acked bool
+	short error
+
+	joined bool // it was sent together with others
+}
+
+// reset forgets the errors of an earlier try.
+func (c *call) reset() {
+	for _, cmd := range c.cmds {
+		cmd.SetErr(nil)
+	}
+}
+
+// lost reports whether a command has no answer, or one that another try may mend.
+func (c *call) lost() bool {
+	for _, cmd := range c.cmds {
+		if late(cmd) {
+			return true
+		}
+	}
+	again, _ := astray(c.cmds)
+	return again
+}
+
+// direct sends one pipeline by itself.
 //
 // The client does not interrupt a read when ctx is cancelled, only when a deadline
 // passes, and only if it heeds contexts at all. A goroutine for each call, which the
 // caller need not wait for, costs a fifth of a round trip. So the caller reads
-// itself, up to patience; then it sends the same commands again, as the client itself
+// itself, up to patience; then it sends again what has no answer, as the client itself
 // may at any time, from a goroutine. A server that has been slow once keeps being
 // asked from goroutines for a while.
 type direct struct {
@@ -37,7 +69,7 @@ type direct struct {
 }
 
 const (
-	// patience is how long a cancelled caller stays at most.
+	// patience is how long a cancelled caller stays at most, if it sends by itself.
 	patience = 250 * time.Millisecond
 	// slowFor is how long a server is taken to be slow after it was.
 	slowFor = 5 * time.Second
@@ -54,18 +86,22 @@ func newDirect(client redis.UniversalClient) direct {
 	return d
 }
 
+// do sends commands. Its error is that of a caller who has left, as runner's.
 func (d direct) do(ctx context.Context, cmds ...redis.Cmder) error {
 	if ctx.Done() == nil {
 		d.send(ctx, cmds)
 		return nil
 	}
-	if at := now(); d.heeds && at.UnixNano() >= d.slow.Load() {
+	// A wait for acknowledgements takes its time. It also speaks of what its own connection
+	// has written, so it would have to be sent again with all the writes before it.
+	if at := now(); d.heeds && at.UnixNano() >= d.slow.Load() && !waits(cmds) {
 		until, own := at.Add(patience), true
 		if end, ok := ctx.Deadline(); ok && end.Before(until) {
 			until, own = end, false
 		}
 		d.send(patient{ctx, until}, cmds)
-		if !overdue(cmds) || now().Before(until) {
+		left := overdue(cmds)
+		if len(left) == 0 || now().Before(until) {
 			return nil
 		}
 		if !own {
@@ -75,9 +111,14 @@ func (d direct) do(ctx context.Context, cmds ...redis.Cmder) error {
 			return err
 		}
 		d.slow.Store(now().Add(slowFor).UnixNano())
-		for _, cmd := range cmds {
+		for _, cmd := range left {
+			if o, ok := cmd.(*once); ok {
+				o.answered = false
+				cmd = o.Cmder
+			}
 			cmd.SetErr(nil)
 		}
+		cmds = left
 	}
 	sent := make(chan struct{})
 	go func() {
@@ -113,71 +154,24 @@ type patient struct {
 // Deadline returns the earlier deadline.
 func (p patient) Deadline() (time.Time, bool) { return p.until, true }
 
-// overdue reports whether a command has no answer because a deadline passed.
-func overdue(cmds []redis.Cmder) bool {
+// waits reports whether a pipeline ends with a wait for acknowledgements.
+func waits(cmds []redis.Cmder) bool {
+	last := cmds[len(cmds)-1].Name()
+	return last == "wait" || last == "waitaof"
+}
+
+// overdue returns the commands that have no answer because a deadline passed. What has
+// been answered is not sent again: its callers have what they wanted.
+func overdue(cmds []redis.Cmder) (left []redis.Cmder) {
 	for _, cmd := range cmds {
-		if err := cmd.Err(); errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-			return true
+		if late(cmd) {
+			left = append(left, cmd)
 		}
 	}
-	return false
+	return left
 }
 
-// joint sends the commands of concurrent callers in one pipeline from some callers
-// on. Below, everybody goes by themselves, which is faster then (see docs/adr).
-type joint struct {
-	direct
-	calls *combine.Combiner[[]redis.Cmder, struct{}]
-}
-
-func newJoint(d direct) *joint {
-	j := &joint{direct: d}
-	j.calls = combine.New(combine.Options[[]redis.Cmder]{
-		Streams: 16, Crowd: 17, CrowdStreams: 2, Max: 256, WaitShare: 0.125,
-		Weigh: weight, MaxWeight: 1 << 20,
-	}, j.run)
-	return j
-}
-
-func (j *joint) do(ctx context.Context, cmds ...redis.Cmder) error {
-	_, err := j.calls.Do(ctx, cmds)
-	if err == nil {
-		return nil
-	}
-	var left *combine.Error
-	if errors.As(err, &left) && ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-func (j *joint) run(ctx context.Context, items []*combine.Item[[]redis.Cmder, struct{}]) {
-	if len(items) == 1 {
-		items[0].Answer(struct{}{}, j.direct.do(ctx, items[0].In...))
-		return
-	}
-	all := make([]redis.Cmder, 0, 3*len(items))
-	for _, it := range items {
-		all = append(all, it.In...)
-	}
-	err := j.direct.do(ctx, all...)
-	for _, it := range items {
-		it.Answer(struct{}{}, err)
-	}
-}
-
-// weight is about how many bytes commands send.
-func weight(cmds []redis.Cmder) int {
-	n := 0
-	for _, cmd := range cmds {
-		for _, arg := range cmd.Args() {
-			switch arg := arg.(type) {
-			case []byte:
-				n += len(arg)
-			case string:
-				n += len(arg)
-			}
-		}
-	}
-	return n
+func late(cmd redis.Cmder) bool {
+	err := cmd.Err()
+	return err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded))
 }

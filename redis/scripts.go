@@ -94,6 +94,16 @@ put(header .. string.sub(v, 78, keep + extra) .. ARGV[6])
 return header .. string.sub(v, 78 + idlen, keep + extra)
 `
 
+// finishLua is the completion of an attempt of which the sender knows the whole value:
+// it compares and sets, and answers the key's new expiry, or -1 if the record is not any
+// more as it was reserved; then completeLua finds out why. ARGV: value, next value, dedup
+// window in milliseconds.
+const finishLua = `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return redis.call('PEXPIRETIME', KEYS[1])
+`
+
 // releaseLua is Ref.ApplyRelease. ARGV: identity, owner, checksum of the identity
 // alone, how long an open record is kept.
 const releaseLua = loadLua + `
@@ -192,7 +202,7 @@ return moved
 type script struct{ text, sha string }
 
 // scripts are all scripts of a store.
-type scripts struct{ complete, release, renew, reserve, look, swap script }
+type scripts struct{ finish, complete, release, renew, reserve, look, swap script }
 
 func newScripts() scripts {
 	load := func(text string) script {
@@ -200,7 +210,7 @@ func newScripts() scripts {
 		return script{text, hex.EncodeToString(sum[:])}
 	}
 	return scripts{
-		complete: load(completeLua), release: load(releaseLua), renew: load(renewLua),
+		finish: load(finishLua), complete: load(completeLua), release: load(releaseLua), renew: load(renewLua),
 		reserve: load(reserveLua), look: load(lookLua), swap: load(swapLua),
 	}
 }
@@ -209,34 +219,31 @@ func newScripts() scripts {
 // anything, so the text is sent then; that works in a pipeline too, where a client
 // cannot do it by itself.
 func (s *Store) eval(ctx context.Context, sc *script, keys []string, args ...any) (any, error) {
-	cmd := evalCmd(ctx, "evalsha", sc.sha, keys, args)
-	if err := s.run.do(ctx, cmd); err != nil {
-		return nil, err
-	}
-	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = evalCmd(ctx, "eval", sc.text, keys, args)
-		if err := s.run.do(ctx, cmd); err != nil {
-			return nil, err
-		}
-	}
-	return cmd.Result()
+	reply, _, err := s.script(ctx, sc, false, keys, args)
+	return reply, err
 }
 
 // evalWrite is eval for a script that writes. short says that the write, if the
 // reply tells of one, has too few acknowledgements.
 func (s *Store) evalWrite(ctx context.Context, sc *script, keys []string, args ...any) (reply any, short, err error) {
+	return s.script(ctx, sc, true, keys, args)
+}
+
+func (s *Store) script(ctx context.Context, sc *script, acked bool, keys []string, args []any) (reply any, short, err error) {
 	cmd := evalCmd(ctx, "evalsha", sc.sha, keys, args)
-	if short, err = s.acks.do(ctx, s.run, keys[0], cmd); err != nil {
+	c := &call{key: keys[0], cmds: []redis.Cmder{cmd}, acked: acked}
+	if err := s.run.do(ctx, c); err != nil {
 		return nil, nil, err
 	}
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = evalCmd(ctx, "eval", sc.text, keys, args)
-		if short, err = s.acks.do(ctx, s.run, keys[0], cmd); err != nil {
+		c = &call{key: keys[0], cmds: []redis.Cmder{cmd}, acked: acked}
+		if err := s.run.do(ctx, c); err != nil {
 			return nil, nil, err
 		}
 	}
 	reply, err = cmd.Result()
-	return reply, short, err
+	return reply, c.short, err
 }
 
 func evalCmd(ctx context.Context, name, which string, keys []string, args []any) *redis.Cmd {

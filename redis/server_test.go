@@ -70,6 +70,7 @@ func infoServer(t *testing.T, info string) string {
 }
 
 func TestOldServerIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		info, found string
 		ok          bool
@@ -127,6 +128,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	s, err := Open(t.Context(), testdb.Redis(t).URL(), &Options{Prefix: newPrefix()})
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,11 @@ import (
 // the server's clock, so reserved and lease count, negatively, from the expiry of
 // the key, which is also the end of the record's window and gives the fence. Every
 // script that writes such a record makes its times absolute.
+//
+// With flagFromEnd, in a settled record, the ends of the two windows and the completion
+// count from the expiry of the key as well, which is the end of the dedup window: its
+// completion was written without asking for the time first. Reserved and fence are
+// absolute.
 const (
 	valueVersion = 1
 
@@ -51,6 +56,7 @@ const (
 	flagBodyKey  = 4 // the body is in a key of its own
 	flagHolder   = 8
 	flagEvidence = 16
+	flagFromEnd  = 32
 
 	posFence   = 8
 	posOwner   = 16
@@ -226,6 +232,13 @@ func decodeRest(header, name, rest string, expire int64, id backend.ID) (stored,
 		known := expire * 1000
 		times = [4]int64{known + times[0], known + times[1], 0, known}
 		rec.Fence = uint64(times[0])
+	}
+	if h[2]&flagFromEnd != 0 {
+		if expire < 0 {
+			return stored{}, fmt.Errorf("%w: its key has lost its expiry", backend.ErrCorruptRecord)
+		}
+		known := expire * 1000
+		times[1], times[2], times[3] = known+times[1], known+times[2], known
 	}
 	extraLen, fpLen := int(binary.LittleEndian.Uint16(h[posLengths+2:])), int(h[posLengths+4])
 	if len(rest) < fpLen+extraLen {

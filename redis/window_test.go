@@ -172,9 +172,9 @@ func TestWindowEnds(t *testing.T) {
 	}
 }
 
-// TestC01WindowLostReply: a claim whose reply is lost is sent again by the client and
+// TestCaseC01_WindowLostReply: a claim whose reply is lost is sent again by the client and
 // meets its own token; the winner is told that it has won.
-func TestC01WindowLostReply(t *testing.T) {
+func TestCaseC01_WindowLostReply(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t, testdb.Redis(t).Addr())
 	client := redis.NewClient(&redis.Options{Addr: p.addr()}) // options at their defaults
@@ -350,8 +350,8 @@ func TestWindowBesideStore(t *testing.T) {
 	}
 }
 
-// TestC32WindowOnCluster: no key steers its slot, and keys spread over all masters.
-func TestC32WindowOnCluster(t *testing.T) {
+// TestCaseC32_WindowOnCluster: no key steers its slot, and keys spread over all masters.
+func TestCaseC32_WindowOnCluster(t *testing.T) {
 	t.Parallel()
 	addrs := testdb.StartCluster(t, 3)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true})

@@ -110,8 +110,8 @@ func idle(failed []string) []string {
 // runBroken returns the names of the subtests that failed in a child.
 func runBroken(t *testing.T, exe string, b broken, full bool) (failed []string, out string) {
 	run := "-test.run=^TestBrokenChild$"
-	if rule, _, _ := strings.Cut(b.rule, "/"); !full {
-		run += "/^" + rule + "$"
+	if rule, name, _ := strings.Cut(b.rule, "/"); !full {
+		run += "/^" + rule + "$/^" + name + "$"
 	}
 	cmd := exec.CommandContext(t.Context(), exe, run, "-test.v", "-test.timeout=120s")
 	cmd.Env = append(os.Environ(), brokenVariable+"="+b.name)

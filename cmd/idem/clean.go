@@ -14,49 +14,55 @@ import (
 	"github.com/goidem/idem/cmd/idem/internal/bulk"
 	"github.com/goidem/idem/cmd/idem/internal/storage"
 	"github.com/goidem/idem/cmd/idem/internal/view"
+	"github.com/goidem/idem/expiry"
 )
 
 func newSweep(store *string) *cobra.Command {
-	var dryRun, asJSON bool
+	var (
+		dryRun, asJSON bool
+		every          time.Duration
+	)
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Remove what has expired",
 		Long: `Removes records whose time is over: those read as absent already, so that nothing
 changes but the room they take. Live attempts and records that wait for a person
-are never removed. Settled records go a group at a time, so that some that have
-expired may stay for a while.
+are never removed. Settled records in a file go a group at a time, so that some that
+have expired may stay for a while.
+
+With --every it goes on until it is interrupted, in small batches and with rests while
+the store is busy. Of many such sweepers on one store, on any number of machines, one
+works; another follows when it dies. A program that embeds idem runs the same with
+expiry.Sweeper.
 
 A file does not shrink: what is freed is used again. See idem compact.`,
 		Example: `  idem sweep
   idem sweep --dry-run
-  0 4 * * * idem sweep --json >> /var/log/idem-sweep.log`,
+  0 4 * * * idem sweep --json >> /var/log/idem-sweep.log
+  idem sweep --every 1m --store postgres://idem@db/app`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dryRun {
-				if err := onlyFile(cmd, *store, "sweep --dry-run", "count with SQL what has known_until in the past", "it removes what has expired by itself"); err != nil {
-					return err
-				}
-				file, err := openFile(*store, storage.Look)
-				if err != nil {
-					return err
-				}
-				s, err := file.Stats(cmd.Context())
-				if err != nil {
-					return &storeError{err: err}
-				}
-				if asJSON {
-					return printJSON(sweepReport{DryRun: true, Removed: s.Due, Left: s.Expired - s.Due})
-				}
-				fmt.Printf("would remove %s; %s would stay until their group is due\n", count(s.Due, "expired record"), count(s.Expired-s.Due, "expired record"))
-				return nil
+			ctx, show := cmd.Context(), sweepText
+			if asJSON {
+				show = sweepJSON
 			}
-			b, err := openBackend(cmd.Context(), *store, storage.Mend)
+			switch keep := cmd.Flags().Changed("every"); {
+			case keep && dryRun:
+				return wrongCall(cmd, "idem: --every and --dry-run exclude each other: a dry run looks once")
+			case keep && every < time.Second:
+				return wrongCall(cmd, "idem: --every must be at least 1s, such as 1m")
+			case keep:
+				return sweepEvery(ctx, *store, every, show)
+			case dryRun:
+				return sweepDry(cmd, *store, show)
+			}
+			b, err := openBackend(ctx, *store, storage.Mend)
 			if err != nil {
 				return err
 			}
 			var total backend.ExpireResult
 			for more := true; more; {
-				done, err := b.Expire(cmd.Context(), backend.ExpireRequest{})
+				done, err := b.Expire(ctx, backend.ExpireRequest{})
 				total.Removed += done.Removed
 				total.Bodies += done.Bodies
 				if err != nil {
@@ -65,25 +71,122 @@ A file does not shrink: what is freed is used again. See idem compact.`,
 				}
 				more = done.More
 			}
-			if asJSON {
-				return printJSON(sweepReport{Removed: total.Removed, Bodies: total.Bodies})
-			}
-			fmt.Printf("removed %s\n", count(total.Removed, "expired record"))
-			return nil
+			return show(sweepReport{Removed: total.Removed, Bodies: total.Bodies})
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().DurationVar(&every, "every", 0, "go on, a round each so long (at least 1s), until interrupted")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// sweepReport is the JSON form of what sweep did.
-type sweepReport struct {
-	DryRun  bool `json:"dryRun"`
-	Removed int  `json:"removed"`
-	Bodies  int  `json:"bodies,omitempty"` // results dropped from records that stay known
-	Left    int  `json:"left,omitempty"`   // expired, and not due yet
+// sweepDry says what a sweep would find.
+func sweepDry(cmd *cobra.Command, store string, show func(sweepReport) error) error {
+	ctx := cmd.Context()
+	u, ok, err := serverURL(store)
+	if err != nil {
+		return err
+	}
+	if ok {
+		b, err := openServer(ctx, u)
+		if err != nil {
+			return err
+		}
+		l, ok := b.(backend.Backlogger)
+		if !ok {
+			return wrongCall(cmd, "idem: sweep --dry-run has nothing to look for: %s removes what has expired by itself", u)
+		}
+		due, err := l.Backlog(ctx)
+		if err != nil {
+			return &storeError{err: err}
+		}
+		return show(sweepReport{DryRun: true, Removed: int(due.Due), Capped: due.Capped, Oldest: due.Oldest.Seconds(), server: true})
+	}
+	file, err := openFile(store, storage.Look)
+	if err != nil {
+		return err
+	}
+	s, err := file.Stats(ctx)
+	if err != nil {
+		return &storeError{err: err}
+	}
+	return show(sweepReport{DryRun: true, Removed: s.Due, Bodies: s.StaleDue, Left: s.Expired - s.Due})
 }
+
+// sweepEvery sweeps until ctx ends. It fails only where it cannot begin: a store that
+// is away for a while is swept when it is back, and the failures are told.
+func sweepEvery(ctx context.Context, store string, every time.Duration, show func(sweepReport) error) error {
+	b, err := openBackend(ctx, store, storage.Mend)
+	if err != nil {
+		return err
+	}
+	s, err := expiry.NewSweeper(b, &expiry.SweeperOptions{
+		Interval: every,
+		OnRound: func(r expiry.Round) {
+			if r.Err != nil {
+				fmt.Fprintln(os.Stderr, message(&storeError{err: r.Err}))
+				return
+			}
+			_ = show(sweepReport{
+				Removed: r.Removed, Bodies: r.Bodies, Waiting: !r.Leading, Batches: r.Batches, Seconds: r.Took.Seconds(),
+				Backlog: r.Backlog.Due, Capped: r.Backlog.Capped, Oldest: r.Backlog.Oldest.Seconds(),
+			})
+		},
+		OnFailing: func(n int, _ error) {
+			fmt.Fprintf(os.Stderr, "idem: %d rounds have failed in a row; what has expired piles up meanwhile\n", n)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+// sweepReport is the JSON form of what sweep did, or one round of it.
+type sweepReport struct {
+	DryRun  bool    `json:"dryRun"`
+	Removed int     `json:"removed"`
+	Bodies  int     `json:"bodies,omitempty"`  // results dropped from records that stay known
+	Left    int     `json:"left,omitempty"`    // expired, and not due yet
+	Waiting bool    `json:"waiting,omitempty"` // another sweeper works, or the server by itself
+	Batches int     `json:"batches,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`       // that the round took
+	Backlog int64   `json:"backlog,omitempty"`       // due after the round
+	Capped  bool    `json:"capped,omitempty"`        // there are more than were counted
+	Oldest  float64 `json:"oldestSeconds,omitempty"` // how long the oldest has been due
+
+	server bool
+}
+
+func sweepJSON(r sweepReport) error { return printJSON(r) }
+
+func sweepText(r sweepReport) (err error) {
+	most := ""
+	if r.Capped {
+		most = "at least "
+	}
+	switch {
+	case r.DryRun && r.server:
+		_, err = fmt.Printf("would look at %s%s, the oldest due for %s; a few of them may stay\n", most, count(r.Removed, "record"), view.Age(seconds(r.Oldest)))
+	case r.DryRun:
+		_, err = fmt.Printf("would remove %s and %s; %s would stay until their group is due\n", count(r.Removed, "expired record"), count(r.Bodies, "expired result"), count(r.Left, "expired record"))
+	case r.Waiting:
+		_, err = fmt.Println("nothing to do here: another sweeper works on this store, or its server by itself")
+	case r.Batches > 0:
+		left := ""
+		if r.Backlog > 0 {
+			left = fmt.Sprintf("; %s%d left, the oldest due for %s", most, r.Backlog, view.Age(seconds(r.Oldest)))
+		}
+		_, err = fmt.Printf("removed %s and %s in %s%s\n", count(r.Removed, "expired record"), count(r.Bodies, "expired result"), view.Age(seconds(r.Seconds)), left)
+	case r.Bodies > 0:
+		_, err = fmt.Printf("removed %s and %s\n", count(r.Removed, "expired record"), count(r.Bodies, "expired result"))
+	default:
+		_, err = fmt.Printf("removed %s\n", count(r.Removed, "expired record"))
+	}
+	return err
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // count is a number with its noun.
 func count(n int, noun string) string {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goidem/idem"
 	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/bench/benchcmd"
 	"github.com/goidem/idem/bolt"
 	"github.com/goidem/idem/cmd/idem/internal/command"
 	"github.com/goidem/idem/cmd/idem/internal/storage"
@@ -47,7 +48,7 @@ type exitCode struct {
 func exitCodes() []exitCode {
 	return []exitCode{
 		{0, "done; for idem run also: the command ended with 0, now or earlier", "nothing"},
-		{exitSomeFailed, "idem each: some records failed, the others are done", "the same call again, or the file of --failed"},
+		{exitSomeFailed, "idem each: some records failed, the others are done; idem bench: a strategy broke its promise, or something got worse", "the same call again, or the file of --failed; look at the report"},
 		{exitUsage, "the call is wrong; nothing was run or changed", "idem help COMMAND"},
 		{exitMismatch, "the key was used before for another command; nothing was run", "another key, or the first command"},
 		{exitNotFound, "there is no record of the key", "check --op, --tenant and --key: idem list"},
@@ -139,6 +140,7 @@ func exitStatus(err error) int {
 		usage  *usageError
 		store  *storeError
 		policy *policyfile.Error
+		bench  *benchcmd.Error
 	)
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -155,6 +157,8 @@ func exitStatus(err error) int {
 		return exit.Code
 	case errors.As(err, &some):
 		return some.code
+	case errors.As(err, &bench):
+		return bench.Code
 	case errors.As(err, &start):
 		return exitNoCommand
 	case errors.As(err, &late):
@@ -215,12 +219,15 @@ func next(err error) string {
 		hinted  *nextError
 		locked  *bolt.LockError
 		missing *storage.MissingError
+		bench   *benchcmd.Error
 	)
 	switch {
 	case errors.As(err, &usage):
 		return usage.hint
 	case errors.As(err, &hinted):
 		return hinted.next
+	case errors.As(err, &bench):
+		return bench.Next
 	case errors.As(err, &locked):
 		return "wait longer with --lock-wait 30s, or stop the process that keeps the file; nothing was run or changed"
 	case errors.As(err, &missing):

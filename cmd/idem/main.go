@@ -11,12 +11,17 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
+
+	"github.com/goidem/idem/bench/benchcmd"
 )
 
 func main() { os.Exit(realMain()) }
 
 func realMain() int {
+	logging.Disable() // a Redis that cannot be reached is told once, by the command's own error
+	benchcmd.Child()  // does not return in a worker of idem bench
 	// SIGHUP belongs to the list: a closed terminal must stop the command and give
 	// its key back, not leave it in flight.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -31,9 +36,10 @@ func realMain() int {
 
 // Groups of commands in the help.
 const (
-	groupRun  = "run"
-	groupLook = "look"
-	groupMend = "mend"
+	groupRun     = "run"
+	groupLook    = "look"
+	groupMend    = "mend"
+	groupMeasure = "measure"
 )
 
 func newRoot() *cobra.Command {
@@ -78,6 +84,7 @@ idem_ack_fsync (what must have a write before it counts).`,
 		&cobra.Group{ID: groupRun, Title: "Running:"},
 		&cobra.Group{ID: groupLook, Title: "Looking, without changing anything:"},
 		&cobra.Group{ID: groupMend, Title: "Mending and cleaning:"},
+		&cobra.Group{ID: groupMeasure, Title: "Measuring, before choosing a store:"},
 	)
 	group := func(id string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -88,7 +95,7 @@ idem_ack_fsync (what must have a write before it counts).`,
 	group(groupRun, newRun(&store), newEach(&store), newKey())
 	group(groupLook, newGet(&store), newList(&store), newWatch(&store), newStats(&store), newDoctor(&store), newCheck(&store), newExport(&store), newPolicy())
 	group(groupMend, newResolve(&store), newForget(&store), newSweep(&store), newPrune(&store), newCompact(&store), newMigrate(&store), newImport(&store))
-	root.AddCommand(newExitCodes(), newVersion(), newCompletion(), newMan())
+	root.AddCommand(newBench(), newExitCodes(), newVersion(), newCompletion(), newMan())
 	return root
 }
 

@@ -40,7 +40,8 @@ a lease is, and what becomes of an abandoned run, by operation and tenant:
         settlement: 10d
       issued: uuidv7              # keys carry their time: uuidv7, ulid, explicit
       skew: 5m                    # how far the clocks of their makers may be off
-      was: [12h]                  # shorter dedup windows of earlier days
+      was: [12h]                  # shorter dedup windows of earlier days, for all keys,
+                                  # or {dedup: 12h, until: 2026-03-01T00:00:00Z}
       lease: 30s
       onAbandoned: hold           # rerun or hold
     - operation: payments.*
@@ -155,9 +156,11 @@ func newPolicyCheck() *cobra.Command {
 with all its windows, the most specific first. Whatever is wrong is listed with its
 line, all of it at once, and the status is 78.
 
---against names the file that was in force before. Where keys carry their issue
+--against names the file that is in force until now. Where keys carry their issue
 time and a dedup window was shorter then, the new file has to say so under was: a key
-whose record is gone would count as new otherwise.`,
+whose record is gone would count as new otherwise. An until under was has to lie after
+the last process with the old file; leave it out if you do not know. Run it at every
+change: one file knows nothing of those before the one that it is compared with.`,
 		Example: `  idem policy check policies.yaml
   idem policy check policies.yaml --against policies.old.yaml
   idem policy check policies.yaml --json | jq '.rules[] | {operation, dedup}'`,
@@ -174,12 +177,12 @@ whose record is gone would count as new otherwise.`,
 			}
 			f, err := policyfile.Open(path)
 			if err == nil && old != nil {
-				err = f.Remembers(old)
+				err = f.Remembers(old, time.Now())
 			}
 			return showCheck(cmd, path, f, err)
 		},
 	}
-	cmd.Flags().StringVar(&against, "against", "", "the file that was in force before")
+	cmd.Flags().StringVar(&against, "against", "", "the file that is in force until now")
 	return cmd
 }
 

@@ -120,15 +120,17 @@ func (f *File) entry(id backend.ID) (entry, bool) {
 	return e, ok
 }
 
-// Remembers compares the file with the one that was in force before it, see
-// [expiry.Policy.Remembers]. Its error is an [*Error] with the lines of f.
-func (f *File) Remembers(old *File) error {
-	err := f.Policy().Remembers(old.Policy())
-	if err == nil {
-		return nil
+// Remembers compares the file with the one that is in force until now, the time of
+// the change, see [expiry.Policy.Remembers]. Its error for rules that forget is an
+// [*Error] with the lines of f.
+func (f *File) Remembers(old *File, now time.Time) error {
+	err := f.Policy().Remembers(old.Policy(), now)
+	rules := ruleErrors(err)
+	if len(rules) == 0 {
+		return err
 	}
 	var refused Error
-	for _, one := range ruleErrors(err) {
+	for _, one := range rules {
 		refused.Problems = append(refused.Problems, Problem{Line: f.lines[one.Index], Text: one.Rule + ": " + one.Text})
 	}
 	return &refused

@@ -253,11 +253,18 @@ func TestRemembersNamesTheLine(t *testing.T) {
 	}
 	old := load("policies:\n  - {operation: pay, dedup: 12h}\n")
 	now := load("policies:\n  - {operation: other}\n  - {operation: pay, issued: ulid}\n")
+	at := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 	var refused *policyfile.Error
-	if err := now.Remembers(old); !errors.As(err, &refused) || len(refused.Problems) != 1 || refused.Problems[0].Line != 3 {
+	if err := now.Remembers(old, at); !errors.As(err, &refused) || len(refused.Problems) != 1 || refused.Problems[0].Line != 3 {
 		t.Errorf("%v", err)
 	}
-	if err := load("policies:\n  - {operation: pay, issued: ulid, was: [12h]}\n").Remembers(old); err != nil {
+	if err := load("policies:\n  - {operation: pay, issued: ulid, was: [{dedup: 12h, until: 2026-11-30T00:00:00Z}]}\n").Remembers(old, at); !errors.As(err, &refused) || !strings.Contains(err.Error(), "line 2: operation pay: ") {
+		t.Errorf("a window in force that is said to be over: %v", err)
+	}
+	if err := now.Remembers(old, time.Time{}); err == nil || err.Error() == (&policyfile.Error{}).Error() {
+		t.Errorf("a change at no time: %v", err)
+	}
+	if err := load("policies:\n  - {operation: pay, issued: ulid, was: [12h]}\n").Remembers(old, at); err != nil {
 		t.Error(err)
 	}
 }

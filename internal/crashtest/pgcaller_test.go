@@ -42,7 +42,8 @@ const (
 	insertEffect  = "INSERT INTO effects (key, run, pad) VALUES ($1, $2, $3)"
 )
 
-// faultLease is the lease of every kind: long enough for a busy machine to renew it.
+// faultLease is the lease where attempts are abandoned: long enough for a busy machine to
+// renew it, and short enough to wait for its end.
 const faultLease = 1500 * time.Millisecond
 
 // faultWait is how long a call waits for another on its key: longer than a lease.
@@ -138,9 +139,9 @@ func (c *caller) external(ctx context.Context, key string, wait time.Duration, r
 }
 
 // newCaller opens a store of a kind. effects is the ledger of the external kinds.
-func newCaller(ctx context.Context, kind pgKind, url string, conns int, effects *ledger) (c *caller, err error) {
+func newCaller(ctx context.Context, kind pgKind, url string, conns int, lease time.Duration, effects *ledger) (c *caller, err error) {
 	c = &caller{kind: kind, effects: effects}
-	o := &idem.Options{LeaseTTL: faultLease}
+	o := &idem.Options{LeaseTTL: lease}
 	switch kind {
 	case pgSQL:
 		return c, c.openSQL(ctx, url, conns, o)

@@ -73,7 +73,7 @@ func (g *ground) open(t *testing.T, url, round string) *caller {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := newCaller(ctx, g.kind, url, 4, l)
+	c, err := newCaller(ctx, g.kind, url, 4, faultLease, l)
 	if err != nil {
 		l.close()
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func workerKilled(t *testing.T, r *faultRow, kind pgKind, rounds int, rnd *rand.
 		at := points[n%len(points)]
 		round := fmt.Sprintf("%03d-%s", n, at)
 		keys := roundKeys(round, killKeys)
-		cmd, out := spawn(t, pgOrders{Task: "work", Kind: kind, URL: g.url, Effects: g.ledgerPath(round), Acks: g.ackPath(round),
+		cmd, out := spawn(t, pgOrders{Task: "work", Lease: faultLease, Kind: kind, URL: g.url, Effects: g.ledgerPath(round), Acks: g.ackPath(round),
 			Keys: keys, Conns: 4, Point: at, After: 1 + rnd.Int64N(killKeys)})
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

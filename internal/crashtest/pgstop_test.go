@@ -40,7 +40,7 @@ func stopped(t *testing.T, r *faultRow, kind pgKind, rounds int) {
 	for n := range rounds {
 		round := fmt.Sprintf("%03d-stop", n)
 		key := roundKeys(round, 1)[0]
-		o := pgOrders{Task: "stop", Kind: kind, URL: g.url, Effects: g.ledgerPath(round), Acks: g.ackPath(round), Keys: []string{key},
+		o := pgOrders{Task: "stop", Lease: faultLease, Kind: kind, URL: g.url, Effects: g.ledgerPath(round), Acks: g.ackPath(round), Keys: []string{key},
 			Conns: 4, Entered: filepath.Join(g.dir, round+".entered"), Go: filepath.Join(g.dir, round+".go")}
 		cmd, out := spawn(t, o)
 		if err := cmd.Start(); err != nil {

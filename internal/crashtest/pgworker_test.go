@@ -26,6 +26,7 @@ type pgOrders struct {
 	Acks    string // path of the ledger of acknowledgements
 	Keys    []string
 	Conns   int
+	Lease   time.Duration // zero: idem's default
 
 	Point point // kill yourself here
 	After int64 // at this passage
@@ -70,7 +71,7 @@ func obey(text string) error {
 		return err
 	}
 	defer acks.close()
-	c, err := newCaller(ctx, o.Kind, o.URL, o.Conns, effects)
+	c, err := newCaller(ctx, o.Kind, o.URL, o.Conns, o.Lease, effects)
 	if err != nil {
 		return err
 	}

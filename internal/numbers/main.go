@@ -21,8 +21,10 @@ import (
 // areas are what can be measured.
 func areas() map[string]func(*report) error {
 	return map[string]func(*report) error{
+		"bench":    measureBench,
 		"bolt":     measureBolt,
 		"cli":      measureCLI,
+		"expiry":   measureExpiry,
 		"postgres": measurePostgres,
 		"redis":    measureRedis,
 	}

@@ -28,10 +28,11 @@ type host struct {
 	clean []func()
 }
 
-func (h *host) Helper()           {}
-func (h *host) Cleanup(f func())  { h.clean = append(h.clean, f) }
-func (h *host) Skip(args ...any)  { panic(fmt.Errorf("%s", fmt.Sprint(args...))) }
-func (h *host) Fatal(args ...any) { panic(fmt.Errorf("%s", fmt.Sprint(args...))) }
+func (h *host) Helper()                  {}
+func (h *host) Context() context.Context { return context.Background() }
+func (h *host) Cleanup(f func())         { h.clean = append(h.clean, f) }
+func (h *host) Skip(args ...any)         { panic(fmt.Errorf("%s", fmt.Sprint(args...))) }
+func (h *host) Fatal(args ...any)        { panic(fmt.Errorf("%s", fmt.Sprint(args...))) }
 func (h *host) Fatalf(format string, args ...any) {
 	panic(fmt.Errorf(format, args...))
 }
@@ -128,8 +129,10 @@ func (b *pgBench) execute(r *report, callers int, bar float64, note string) erro
 // executeResult is executeNew with a result to store.
 func executeResult(store *idem.Store) func() error {
 	hash := idem.FingerprintBytes([]byte("request"))
-	ctx, fn := context.Background(), func(context.Context) (result, error) { return someResult(), nil }
+	fn := func(context.Context) (result, error) { return someResult(), nil }
 	return func() error {
+		ctx, cancel := perCall()
+		defer cancel()
 		res, err := idem.Execute(ctx, store, scope, idem.Key(uuid.NewString()), hash, fn)
 		if err == nil && res.Replayed {
 			return fmt.Errorf("a new key was replayed")
@@ -167,7 +170,7 @@ func pgReplay(r *report) error {
 		var ids [keys]floorID
 		for i := range ids {
 			ids[i] = newFloorID()
-			if _, err := b.pool.Exec(ctx, floorInsertDone, ids[i], body); err != nil {
+			if _, err := b.pool.Exec(ctx, floorInsertDone, ids[i], ids[i].String(), body); err != nil {
 				return err
 			}
 		}
@@ -189,6 +192,8 @@ func pgReplay(r *report) error {
 			var i, j atomic.Int64
 			rates, ratios, err := r.compare(at.callers, []variant{
 				{name: "replay", op: func() error {
+					ctx, cancel := perCall()
+					defer cancel()
 					res, err := idem.Execute(ctx, b.store, scope, name(j.Add(1)), hash, func(context.Context) (result, error) { return result{}, fmt.Errorf("ran again") })
 					if err == nil && (!res.Replayed || res.Value.Cents == 0) {
 						return fmt.Errorf("not a replay")
@@ -196,6 +201,8 @@ func pgReplay(r *report) error {
 					return err
 				}},
 				{name: "select", op: func() error {
+					ctx, cancel := perCall()
+					defer cancel()
 					var data []byte
 					if err := b.pool.QueryRow(ctx, floorSelect, ids[i.Add(1)%keys]).Scan(&data); err != nil {
 						return err
@@ -226,8 +233,10 @@ func pgTransact(r *report) error {
 		if err != nil {
 			return err
 		}
-		ctx, hash := context.Background(), idem.FingerprintBytes([]byte("request"))
+		hash := idem.FingerprintBytes([]byte("request"))
 		return b.transactional(r, "postgres: ExecuteTx", 1.15, 0.7, func() error {
+			ctx, cancel := perCall()
+			defer cancel()
 			res, err := idem.ExecuteTx(ctx, store, scope, idem.Key(uuid.NewString()), hash, func(ctx context.Context, tx pgx.Tx) (result, error) {
 				_, err := tx.Exec(ctx, effectInsert, "customer", 129900, effectPayload)
 				return someResult(), err

@@ -19,8 +19,10 @@ func pgQueued(r *report) error {
 		if err != nil {
 			return err
 		}
-		ctx, hash := context.Background(), idem.FingerprintBytes([]byte("request"))
+		hash := idem.FingerprintBytes([]byte("request"))
 		return b.transactional(r, "postgres: queued", 1.6, 0.95, func() error {
+			ctx, cancel := perCall()
+			defer cancel()
 			res, err := idem.ExecuteTx(ctx, queued, scope, idem.Key(uuid.NewString()), hash, func(_ context.Context, tx *pgx.Batch) (result, error) {
 				tx.Queue(effectInsert, "customer", 129900, effectPayload)
 				return someResult(), nil
@@ -58,10 +60,14 @@ func pgMillion(r *report) error {
 	})
 }
 
+// recordColumns are the columns of a record, in the order of load.
+const recordColumns = `id, tenant, operation, key, format, rev, state, owner, fence, attempt, took_over, on_abandoned,
+       fingerprint, holder_host, holder_pid, holder_started, reserved_at, lease_until, completed_at, replay_until, known_until, evidence, body, sweep_after`
+
 // load stores n completed records with random names.
 func (b *pgBench) load(n int) error {
 	ctx := context.Background()
-	if _, err := b.pool.Exec(ctx, `INSERT INTO idem_records
+	if _, err := b.pool.Exec(ctx, `INSERT INTO idem_records (`+recordColumns+`)
 SELECT gen_random_uuid(), '', 'payments/create', 'stored-' || i, 1, 2, 2, gen_random_uuid(), i, 1, false, 1,
        NULL, '', 0, NULL, now(), NULL, now(), now() + interval '1 day', now() + interval '1 day', '', convert_to(repeat('x', 200), 'UTF8'), now() + interval '1 day'
   FROM generate_series(1, $1::int8) AS i`, n); err != nil {

@@ -62,25 +62,43 @@ func withRedis(fn func(*redisBench) error, args ...string) (err error) {
 	return fn(b)
 }
 
+// asServed calls op as a service does: each call has a context with a deadline.
+func asServed(op func(ctx context.Context) error) func() error {
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return op(ctx)
+	}
+}
+
+// executeNew runs an empty operation for a new key.
+func (b *redisBench) executeNew() func() error {
+	body, hash := make([]byte, 200), idem.FingerprintBytes([]byte("request"))
+	return asServed(func(ctx context.Context) error {
+		_, err := idem.Execute(ctx, b.store, scope, idem.Key(uuid.NewString()), hash, func(context.Context) ([]byte, error) { return body, nil })
+		return err
+	})
+}
+
 // handWritten is what people write: it claims a key and then stores the result. It is
 // not safe, since a late owner overwrites.
 func (b *redisBench) handWritten() func() error {
 	body := make([]byte, 200)
-	return func() error {
-		ctx, key := context.Background(), "raw:"+uuid.NewString()
+	return asServed(func(ctx context.Context) error {
+		key := "raw:" + uuid.NewString()
 		ok, err := b.raw.SetNX(ctx, key, "pending", time.Minute).Result()
 		if err != nil || !ok {
 			return fmt.Errorf("a new key was taken: %w", err)
 		}
 		return b.raw.Set(ctx, key, body, 24*time.Hour).Err()
-	}
+	})
 }
 
 // redisExecute: new keys with an empty fn against a bare SET NX and SET.
 func redisExecute(r *report, name string, bars map[int]float64, args ...string) error {
 	return withRedis(func(b *redisBench) error {
 		for _, n := range []int{1, 8, 64, 256} {
-			rates, ratios, err := r.compare(n, []variant{{name: "idem", op: executeNew(b.store)}, {name: "SET NX + SET", op: b.handWritten()}})
+			rates, ratios, err := r.compare(n, []variant{{name: "idem", op: b.executeNew()}, {name: "SET NX + SET", op: b.handWritten()}})
 			if err != nil {
 				return err
 			}
@@ -116,14 +134,14 @@ func redisReplay(r *report) error {
 		}{{1, 0.95}, {8, 0}, {64, 2}, {256, 3}} {
 			var i, j atomic.Int64
 			rates, ratios, err := r.compare(at.callers, []variant{
-				{name: "replay", op: func() error {
+				{name: "replay", op: asServed(func(ctx context.Context) error {
 					res, err := idem.Execute(ctx, b.store, scope, name(j.Add(1)), hash, func(context.Context) ([]byte, error) { return nil, errors.New("ran again") })
 					if err == nil && (!res.Replayed || len(res.Value) != len(body)) {
 						return errors.New("not a replay")
 					}
 					return err
-				}},
-				{name: "GET", op: func() error { return b.raw.Get(ctx, "raw:"+string(name(i.Add(1)))).Err() }},
+				})},
+				{name: "GET", op: asServed(func(ctx context.Context) error { return b.raw.Get(ctx, "raw:"+string(name(i.Add(1)))).Err() })},
 			})
 			if err != nil {
 				return err
@@ -183,16 +201,16 @@ func redisWindow(r *report) error {
 		for _, n := range []int{1, 64} {
 			var i, j atomic.Int64
 			rates, ratios, err := r.compare(n, []variant{
-				{name: "repeat", op: func() error {
+				{name: "repeat", op: asServed(func(ctx context.Context) error {
 					first, err := w.Claim(ctx, ids[j.Add(1)%keys])
 					if first {
 						return errors.New("a repeat was the first")
 					}
 					return err
-				}},
-				{name: "SET NX", op: func() error {
+				})},
+				{name: "SET NX", op: asServed(func(ctx context.Context) error {
 					return b.raw.SetNX(ctx, fmt.Sprintf("raw:%d", i.Add(1)%keys), "", time.Hour).Err()
-				}},
+				})},
 			})
 			if err != nil {
 				return err

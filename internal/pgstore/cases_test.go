@@ -73,7 +73,7 @@ func TestC08ConflictWithAnUnseenRow(t *testing.T) {
 				answer <- res.Outcome
 			}()
 			deadline := time.After(30 * time.Second)
-			for l.ask("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == "0" {
+			for l.ask("SELECT count(*) FROM pg_stat_activity WHERE "+mine+" AND wait_event_type = 'Lock'") == "0" {
 				select {
 				case got := <-answer:
 					t.Fatalf("%s: the reserve did not wait: %v", key, got)
@@ -210,9 +210,10 @@ func TestC18FingerprintStays(t *testing.T) {
 func TestC23RetriesAreBounded(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
-	l.exec(fmt.Sprintf(`CREATE SEQUENCE fails; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		IF nextval('fails') %% 4 <> 0 OR NEW.key = 'never' THEN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$;
-		CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fail()`, l.names.Records))
+	p := l.names.Prefix
+	l.exec(fmt.Sprintf(`CREATE SEQUENCE %[2]sfails; CREATE FUNCTION %[2]sfail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF nextval('%[2]sfails') %% 4 <> 0 OR NEW.key = 'never' THEN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON %[1]s FOR EACH ROW EXECUTE FUNCTION %[2]sfail()`, l.names.Records, p))
 	r := reserveOf("key")
 	l.acquire(r)
 	if err := l.Renew(soon(t), r.Ref, time.Hour); err != nil {
@@ -222,12 +223,12 @@ func TestC23RetriesAreBounded(t *testing.T) {
 	if rev := l.ask("SELECT rev FROM " + l.names.Records); rev != "3" {
 		t.Errorf("three moves left rev %s", rev)
 	}
-	before := l.ask("SELECT last_value FROM fails")
+	before := l.ask("SELECT last_value FROM " + p + "fails")
 	res, err := l.Reserve(soon(t), reserveOf("never"))
 	if err == nil || errors.Is(err, backend.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "40001") {
 		t.Errorf("a reserve that never gets through: %v, %v", res.Outcome, err)
 	}
-	if n := l.ask("SELECT last_value - " + before + " FROM fails"); n != fmt.Sprint(1+maxTries) { // once for the combiner, which holds up others
+	if n := l.ask("SELECT last_value - " + before + " FROM " + p + "fails"); n != fmt.Sprint(1+maxTries) { // once for the combiner, which holds up others
 		t.Errorf("it was sent %s times; want %d", n, 1+maxTries)
 	}
 	ctx, cancel := context.WithCancel(soon(t))

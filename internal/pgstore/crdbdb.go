@@ -30,6 +30,27 @@ func (d CrdbDB) Begin(ctx context.Context, first ...*Stmt) (Link[pgx.Tx], error)
 	return crdbLink{l}, nil
 }
 
+// DoLimited implements limiter. The statement is a transaction without a savepoint: a
+// restart that the server wants is the whole of it again.
+func (d CrdbDB) DoLimited(ctx context.Context, wait string, s *Stmt) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	conn, err := d.Pool.Acquire(ctx)
+	if err != nil {
+		return newFailure(ctx, err, false)
+	}
+	b := new(pgx.Batch)
+	b.Queue("begin")
+	b = queue(b, []*Stmt{setLocal(wait), s})
+	b.Queue("commit")
+	err = closeBatch(ctx, conn.SendBatch(ctx, b))
+	end, cancel := detached(ctx, endLimit)
+	defer cancel()
+	(&pgxLink{conn: conn, tx: newPgxTx(nil)}).free(end)
+	return err
+}
+
 // crdbLink is a transaction under the restart protocol.
 type crdbLink struct{ Link[pgx.Tx] }
 

@@ -20,7 +20,8 @@ type wire struct {
 	trips atomic.Int64
 	mu    sync.Mutex
 	cut   cut
-	any   bool // whatever is sent next, not only a commit
+	any   bool   // whatever is sent next, not only a commit
+	only  []byte // what carries this, instead of a commit
 }
 
 type cut int
@@ -45,12 +46,19 @@ func (w *wire) next(c cut) cut {
 func (w *wire) armed(p []byte) cut {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cut == cutNothing || !w.any && !commits(p) {
+	found := w.any || w.only == nil && commits(p) || w.only != nil && bytes.Contains(p, w.only)
+	if w.cut == cutNothing || !found {
 		return cutNothing
 	}
 	c := w.cut
 	w.cut = cutNothing
 	return c
+}
+
+// executes is what the driver sends to execute a statement that it has prepared.
+func executes(sql string) []byte {
+	name := sha256.Sum256([]byte(sql))
+	return []byte("\x00stmtcache_" + hex.EncodeToString(name[:24]) + "\x00")
 }
 
 // commits reports whether p executes a COMMIT of idem or of the driver, in any of the

@@ -18,18 +18,28 @@ const (
 // head selects the rows that a sweeper has to look at, the oldest first, one more
 // than $1 so that it shows whether something is left, and locks them. Rows that
 // another sweeper or an owner has locked are passed over. The array that is made
-// of it lets the server find the rows by primary key, however many it expects.
+// of it lets the server find the rows by primary key or place, however many it
+// expects.
 const head = `clock AS MATERIALIZED (SELECT %s AS t), due AS MATERIALIZED (` +
-	`SELECT id, body IS NOT NULL AS had FROM %s WHERE sweep_after <= (SELECT t FROM clock) ORDER BY sweep_after LIMIT $1::int8 + 1 FOR UPDATE SKIP LOCKED)`
+	`SELECT id, %s, body IS NOT NULL AS had FROM %s WHERE sweep_after <= (SELECT t FROM clock) ORDER BY sweep_after LIMIT $1::int8 + 1 FOR UPDATE SKIP LOCKED)`
 
 // expireText removes rows of the head that have expired. State, expiry and format
 // are judged on the locked row, in this very statement: a record that came back to
 // life keeps its place (R24). Columns: removed, looked at.
-func expireText(n Names, now string) string {
+//
+// On PostgreSQL the rows are found by place, which spares a descent of the primary
+// key for each. The lock of this statement keeps a row where it is. A row that moved
+// before it was locked has a place that the statement's snapshot does not see: it is
+// not removed, and the next look at the head finds it.
+func expireText(n Names, d Dialect, now string) string {
+	place := "id"
+	if d.Places {
+		place = "ctid"
+	}
 	return fmt.Sprintf(`WITH `+head+`, gone AS (`+
-		`DELETE FROM %[2]s AS r USING clock WHERE r.id = ANY(ARRAY(SELECT id FROM due LIMIT $1::int8)) AND %[3]s AND %[4]s RETURNING 1) `+
+		`DELETE FROM %[3]s AS r USING clock WHERE r.%[6]s = ANY(ARRAY(SELECT place FROM due LIMIT $1::int8)) AND %[4]s AND %[5]s RETURNING 1) `+
 		`SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM due)`,
-		now, n.Records, readable, expired)
+		now, place+" AS place", n.Records, readable, expired, place)
 }
 
 // lookText moves sweep_after of what is left at the head, and drops bodies past
@@ -40,14 +50,14 @@ func lookText(n Names, now string) string {
 	const drop = `(%s AND NOT %s AND r.body IS NOT NULL AND r.replay_until <= t)`
 	dropped := fmt.Sprintf(drop, readable, expired)
 	return fmt.Sprintf(`WITH `+head+`, looked AS (`+
-		`UPDATE %[2]s AS r SET body = CASE WHEN %[3]s THEN NULL ELSE r.body END, `+
-		`rev = CASE WHEN %[3]s THEN r.rev + 1 ELSE r.rev END, `+
-		`sweep_after = CASE WHEN NOT %[4]s OR r.known_until IS NULL OR r.known_until <= t THEN %[5]s `+
+		`UPDATE %[3]s AS r SET body = CASE WHEN %[4]s THEN NULL ELSE r.body END, `+
+		`rev = CASE WHEN %[4]s THEN r.rev + 1 ELSE r.rev END, `+
+		`sweep_after = CASE WHEN NOT %[5]s OR r.known_until IS NULL OR r.known_until <= t THEN %[6]s `+
 		`WHEN r.body IS NOT NULL AND r.replay_until > t THEN least(r.replay_until, r.known_until) ELSE r.known_until END `+
-		`FROM clock WHERE r.id = ANY(ARRAY(SELECT id FROM due LIMIT $1::int8)) AND NOT (%[4]s AND %[6]s) `+
+		`FROM clock WHERE r.id = ANY(ARRAY(SELECT id FROM due LIMIT $1::int8)) AND NOT (%[5]s AND %[7]s) `+
 		`RETURNING r.id, r.body IS NULL AS bare) `+
 		`SELECT (SELECT count(*) FROM looked JOIN due ON due.id = looked.id WHERE due.had AND looked.bare), (SELECT count(*) FROM due)`,
-		now, n.Records, dropped, readable, after(2), expired)
+		now, "id AS place", n.Records, dropped, readable, after(2), expired)
 }
 
 // Expire implements backend.Backend, in batches that are a transaction each.

@@ -139,7 +139,10 @@ func isLockTimeout(err error) bool { return code(err) == codeLockTimeout }
 
 // isRowLocked reports a lock timeout that was spent waiting for a row. lock_timeout
 // counts for every lock, that under which a table grows included, and on a busy
-// machine a short one runs out there, too: such a statement is to be sent again.
+// machine a short one runs out there, too: such a statement is to be sent again, while
+// its caller's wait is not over. It may have been the key's after all: who waits for a
+// row that has been waited for before queues for a lock (of type tuple) whose timeout
+// does not say what for.
 func isRowLocked(err error) bool {
 	var f *Failure
 	return errors.As(err, &f) && f.Code == codeLockTimeout && f.row

@@ -129,10 +129,10 @@ func TestKilledSession(t *testing.T) {
 	one := setup{size: 1, mode: pgx.QueryExecModeCacheStatement}
 	for driver, open := range map[string]func() backend.Backend{
 		"pgx": func() backend.Backend {
-			return New(PgxDB{Pool: newPool(t, b.url+"&application_name=victim", one)}, b.config())
+			return New(PgxDB{Pool: newPool(t, b.url, one)}, b.config())
 		},
 		"sql": func() backend.Backend {
-			return New(SQLDB{DB: newSQL(t, b.url+"&application_name=victim", one)}, b.config())
+			return New(SQLDB{DB: newSQL(t, b.url, one)}, b.config())
 		},
 	} {
 		l, store := newLease(t, b, setup{}), open()
@@ -145,7 +145,7 @@ func TestKilledSession(t *testing.T) {
 			answer <- err
 		}()
 		deadline := time.After(30 * time.Second)
-		for b.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'victim' AND wait_event_type = 'Lock'") == "0" {
+		for b.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE "+mine+" AND wait_event_type = 'Lock'") == "0" {
 			select {
 			case err := <-answer:
 				t.Fatalf("%s: the reserve did not wait: %v", driver, err)

@@ -53,22 +53,31 @@ var shared struct {
 	counter atomic.Int64
 }
 
-// newBase returns an empty store in a database of url; an empty url means one that
-// is made for this test.
+// newBase returns an empty store in a database of url; an empty url means the one that
+// the tests of the package share, since making and dropping one takes a second or two.
+// What a test makes there has the store's prefix, and its sessions bear it as their
+// application_name, see mine.
 func newBase(t testing.TB, url string) *base {
 	t.Helper()
 	if url == "" {
-		url = testdb.Postgres(t).Database(t)
+		url = testdb.Postgres(t).AdminURL()
 	}
-	b := &base{t: t, url: url, admin: newPool(t, url, setup{size: 4, mode: pgx.QueryExecModeCacheDescribe})}
+	b := &base{t: t}
+	b.name()
+	b.url = url + "&application_name=" + b.names.Prefix
+	b.admin = newPool(t, b.url, setup{size: 4, mode: pgx.QueryExecModeCacheDescribe})
 	b.create()
 	return b
 }
+
+// mine selects the sessions of this test.
+const mine = "application_name = current_setting('application_name')"
 
 // again returns another empty store in the same database.
 func (b *base) again(t testing.TB) *base {
 	c := *b
 	c.t = t
+	c.name()
 	c.create()
 	return &c
 }
@@ -86,7 +95,7 @@ func (b *base) reset(t testing.TB) *base {
 // advance.
 func (b *base) clock() string { return pgx.Identifier{b.names.Prefix + "clock"}.Sanitize() }
 
-func (b *base) create() {
+func (b *base) name() {
 	b.t.Helper()
 	n, err := NewNames("", fmt.Sprintf("t%d_", shared.counter.Add(1)))
 	if err != nil {
@@ -94,6 +103,11 @@ func (b *base) create() {
 	}
 	b.names = n
 	b.now = "(SELECT t FROM " + b.clock() + ")"
+}
+
+func (b *base) create() {
+	b.t.Helper()
+	n := b.names
 	var all strings.Builder
 	fmt.Fprintf(&all, "CREATE TABLE %s AS SELECT clock_timestamp() AS t;\n", b.clock())
 	for _, m := range Migrations(n, PostgreSQL()) {

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,18 +24,22 @@ func (s *Store[Tx]) Join(ctx context.Context, tx Tx, r backend.ReserveRequest, w
 		return res, err
 	}
 	r = normal(r)
-	wait := s.c.LockWait
-	if r.Wait > 0 {
-		wait = r.Wait
-	}
 	l := s.db.Adopt(tx)
+	// One deadline for all looks and all waits of this call (R20). Failing fast is a
+	// short wait each time.
+	end := time.Time{}
+	if r.Wait > 0 {
+		end = now().Add(r.Wait)
+	}
 	for range joinTries {
-		res, err = s.joinOnce(ctx, l, &r, wait, work)
-		switch {
-		case isLockTimeout(err) && (isRowLocked(err) || !s.c.Dialect.SettingInStatement):
-			return backend.Reservation{Outcome: backend.Busy}, nil
-		case isLockTimeout(err): // of a lock that has nothing to do with the key
-		case err != error(errAgain{}):
+		res, err = s.joinOnce(ctx, l, &r, end, work)
+		if isLockTimeout(err) {
+			if isRowLocked(err) || !s.c.Dialect.SettingInStatement || !end.IsZero() && !now().Before(end) {
+				return backend.Reservation{Outcome: backend.Busy}, nil
+			}
+			continue // of a lock that may have nothing to do with the key
+		}
+		if err != error(errAgain{}) {
 			return res, err
 		}
 	}
@@ -44,14 +49,23 @@ func (s *Store[Tx]) Join(ctx context.Context, tx Tx, r backend.ReserveRequest, w
 	return backend.Reservation{}, retryTransaction()
 }
 
+// left is the lock timeout of a wait that is over at end; a zero end is that of a
+// caller who fails fast.
+func (s *Store[Tx]) left(end time.Time) time.Duration {
+	if end.IsZero() {
+		return s.c.LockWait
+	}
+	return max(end.Sub(now()), time.Millisecond)
+}
+
 // retryTransaction says that the caller's snapshot is too old.
 func retryTransaction() error {
 	return fmt.Errorf("%w: the key was settled by another transaction that this one's snapshot does not show; nothing of this call is left in it", backend.ErrRetryTransaction)
 }
 
-func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.ReserveRequest, wait time.Duration, work backend.Work[Tx]) (res backend.Reservation, err error) {
+func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.ReserveRequest, end time.Time, work backend.Work[Tx]) (res backend.Reservation, err error) {
 	var o opening
-	first := append([]*Stmt{plain(setJoin)}, s.open(r, wait, false, &o)...)
+	first := append([]*Stmt{plain(setJoin)}, s.open(r, s.left(end), false, &o)...)
 	if r.TakeOver == 0 {
 		first = append(first, plain(setWork))
 	}
@@ -60,13 +74,15 @@ func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.Reserve
 		// Also when work panics or leaves by Goexit: the caller's transaction goes on
 		// without it.
 		if !keep {
-			s.undoJoin(ctx, l)
+			if over := s.undoJoin(ctx, l, &o); over != nil && !errors.Is(err, errEnded) {
+				res, err = backend.Reservation{}, errors.Join(err, over)
+			}
 		}
 	}()
 	if err = l.Do(ctx, first...); err != nil {
 		return joinError(err)
 	}
-	h, res, wrote, err := s.take(ctx, l, r, wait, &o)
+	h, res, wrote, err := s.take(ctx, l, r, s.left(end), &o)
 	if err != nil {
 		return joinError(err)
 	}
@@ -89,6 +105,9 @@ func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.Reserve
 	if err != nil {
 		return backend.Reservation{}, err
 	}
+	if done.Undo && !s.c.Dialect.SettingInStatement && o.lock != "" {
+		last = append(last, setLocal(o.lock)) // the savepoint may be older than it
+	}
 	// The release fails where the savepoint is gone: the function has ended the
 	// transaction and begun another.
 	limited, cancel := detached(ctx, endLimit)
@@ -104,8 +123,6 @@ func (s *Store[Tx]) joinOnce(ctx context.Context, l Link[Tx], r *backend.Reserve
 		return res, nil
 	case isRetry(err):
 		return backend.Reservation{}, retryTransaction()
-	case code(err) == codeNoSavepoint, code(err) == codeNoTransaction:
-		return backend.Reservation{}, errEnded
 	}
 	return backend.Reservation{}, endError(l, err)
 }
@@ -118,17 +135,30 @@ func joinError(err error) (backend.Reservation, error) {
 	return backend.Reservation{}, asRead(err)
 }
 
+// errNotUndone is what is left to say when a savepoint could not be gone back to.
+var errNotUndone = errors.New("idem: what was done in your transaction could not be undone alone, because its connection is lost or your function left the rows of a query open, so the transaction was rolled back; nothing of it is committed: close the rows before the function returns, and begin a new transaction") // lint:const sentinel
+
 // undoJoin brings the caller's transaction to where it was. Where that fails, the
-// transaction is over, and with it what was done in it.
-func (s *Store[Tx]) undoJoin(ctx context.Context, l Link[Tx]) {
-	ctx, cancel := detached(ctx, endLimit)
+// whole transaction is rolled back: left open, its caller could commit effects whose
+// function has failed, and a key that nobody completed.
+func (s *Store[Tx]) undoJoin(ctx context.Context, l Link[Tx], o *opening) error {
+	limited, cancel := detached(ctx, endLimit)
 	defer cancel()
 	last := []*Stmt{plain(undoJoin), plain(releaseJoin)}
+	if !s.c.Dialect.SettingInStatement && o.lock != "" {
+		last = append(last, setLocal(o.lock))
+	}
+	var err error
 	if l.State() == LinkAborted { // the server prepares nothing else in there
-		if err := l.Do(ctx, last[0]); err != nil {
-			return
-		}
+		err = l.Do(limited, last[0])
 		last = last[1:]
 	}
-	_ = l.Do(ctx, last...)
+	if err == nil {
+		err = l.Do(limited, last...)
+	}
+	if err == nil {
+		return nil
+	}
+	l.Rollback(ctx)
+	return errNotUndone
 }

@@ -32,6 +32,7 @@ func (g *rig) own(tx pgx.Tx, name string) {
 
 // C29: a duplicate found inside the caller's transaction does not spoil it.
 func TestC29DuplicateDoesNotPoisonTheCallersTransaction(t *testing.T) {
+	t.Parallel()
 	for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(iso), func(t *testing.T) {
 			g := newRig(t, "", setup{})
@@ -96,6 +97,7 @@ func digest(n byte) []byte {
 
 // R21: a key that was settled after the caller's snapshot was taken.
 func TestJoinTellsAnOldSnapshot(t *testing.T) {
+	t.Parallel()
 	for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(iso), func(t *testing.T) {
 			g := newRig(t, "", setup{})
@@ -130,6 +132,7 @@ func TestJoinTellsAnOldSnapshot(t *testing.T) {
 // A Join beside a Transact on the same key of the same process, both ways round: no
 // gate stands between them, the database does.
 func TestJoinAndTransactOnOneKey(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{size: 3})
 	tx := g.begin("")
 	if _, err := g.s.Join(g.ctx, tx, request("k"), g.effect("k")); err != nil {
@@ -177,6 +180,7 @@ func TestJoinAndTransactOnOneKey(t *testing.T) {
 
 // R19 in a transaction of the caller.
 func TestJoinFunctionEndsTheTransaction(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"COMMIT", "COMMIT; BEGIN", "ROLLBACK", "ROLLBACK; BEGIN", "SELECT 1/0"} {
 		t.Run(text, func(t *testing.T) {
 			g := newRig(t, "", setup{})
@@ -203,6 +207,7 @@ func TestJoinFunctionEndsTheTransaction(t *testing.T) {
 
 // C37: a record without a lease deadline is held, in a transaction too.
 func TestC37NoDeadlineIsNotOver(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{})
 	r := request("k")
 	g.put(backend.Record{Ref: r.Ref, State: backend.InFlight, Fence: 7, Attempt: 1, OnAbandoned: backend.Rerun, ReservedAt: time.Now().UTC().Add(-24 * time.Hour)})

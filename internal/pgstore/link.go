@@ -23,14 +23,16 @@ type Scanner interface{ Scan(dest ...any) error }
 // A DB hands out connections of the caller's pool. All errors are [*Failure], or the
 // context's own error where nothing had been sent.
 type DB[Tx any] interface {
+	// Conns is how many connections the pool may open; zero or less: as many as asked for.
+	Conns() int
 	// Do runs s in a transaction of its own: one round trip. After an error whose
 	// Failure.Sent is true and that has no Code, it may or may not have taken effect.
 	Do(ctx context.Context, s *Stmt) error
 	// Begin opens a transaction and runs first in it: one round trip where the driver
 	// can pipeline. After an error no transaction is open and no connection is held.
 	Begin(ctx context.Context, first ...*Stmt) (Link[Tx], error)
-	// Adopt wraps a transaction of the caller for Join. Commit and Rollback of the
-	// returned link are not to be called.
+	// Adopt wraps a transaction of the caller for Join. Commit of the returned link is
+	// not to be called, and Rollback only where the transaction cannot go on.
 	Adopt(tx Tx) Link[Tx]
 }
 

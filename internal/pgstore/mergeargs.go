@@ -1,81 +1,109 @@
 package pgstore
 
 import (
+	"database/sql/driver"
 	"encoding/hex"
+	"math"
 	"strconv"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// list is an array on its way to the server, as the text that every driver sends as a
-// string: no driver's own array type is needed, and nothing is boxed.
-type list []byte
+// column is an array on its way to the server: one argument for many rows. It speaks to
+// pgx in binary, which the server reads without parsing, and to database/sql in the text
+// of an array. Elements go by pointer, so that none of them is boxed.
+type column[T any, P element[T]] []T
 
-func (l *list) next() {
-	c := byte(',')
-	if len(*l) == 0 {
-		c = '{'
+// element is a value in a [column]: *T knows how pgx's codecs ask for it, and its text.
+type element[T any] interface {
+	*T
+	// appendText appends the element as it stands in the text of an array.
+	appendText(b []byte) []byte
+}
+
+// Dimensions implements pgtype.ArrayGetter.
+func (c column[T, P]) Dimensions() []pgtype.ArrayDimension {
+	return []pgtype.ArrayDimension{{Length: int32(len(c)), LowerBound: 1}}
+}
+
+// Index implements pgtype.ArrayGetter.
+func (c column[T, P]) Index(i int) any { return P(&c[i]) }
+
+// IndexType implements pgtype.ArrayGetter.
+func (c column[T, P]) IndexType() any { return P(new(T)) }
+
+// Value implements driver.Valuer.
+func (c column[T, P]) Value() (driver.Value, error) {
+	b := append(make([]byte, 0, 2+40*len(c)), '{')
+	for i := range c {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = P(&c[i]).appendText(b)
 	}
-	*l = append(*l, c)
+	return string(append(b, '}')), nil
 }
 
-func (l *list) token(t token) {
-	l.next()
-	*l = hex.AppendEncode(*l, t[:])
+func (t *token) appendText(b []byte) []byte { return hex.AppendEncode(b, t[:]) }
+
+// number is an element of an array of integers of any size; noNumber is NULL.
+type number int64
+
+const noNumber number = math.MinInt64
+
+// Int64Value implements pgtype.Int64Valuer.
+func (n *number) Int64Value() (pgtype.Int8, error) {
+	return pgtype.Int8{Int64: int64(*n), Valid: *n != noNumber}, nil
 }
 
-func (l *list) int(n int64) {
-	l.next()
-	*l = strconv.AppendInt(*l, n, 10)
+func (n *number) appendText(b []byte) []byte {
+	if *n == noNumber {
+		return append(b, "NULL"...)
+	}
+	return strconv.AppendInt(b, int64(*n), 10)
 }
 
-func (l *list) null() {
-	l.next()
-	*l = append(*l, "NULL"...)
+// word is an element of an array of texts.
+type word string
+
+// TextValue implements pgtype.TextValuer.
+func (w *word) TextValue() (pgtype.Text, error) {
+	return pgtype.Text{String: string(*w), Valid: true}, nil
 }
 
-func (l *list) text(s string) {
-	l.next()
-	b := append(*l, '"')
-	for i := range len(s) {
-		if s[i] == '"' || s[i] == '\\' {
+func (w *word) appendText(b []byte) []byte {
+	b = append(b, '"')
+	for i := range len(*w) {
+		if c := (*w)[i]; c == '"' || c == '\\' {
 			b = append(b, '\\')
 		}
-		b = append(b, s[i])
+		b = append(b, (*w)[i])
 	}
-	*l = append(b, '"')
+	return append(b, '"')
 }
 
-// arg is the argument. It is used once: l starts anew.
-func (l *list) arg() string {
-	if len(*l) == 0 {
-		return "{}"
+// blob is an element of an array of byte strings; an empty one is NULL.
+type blob []byte
+
+// BytesValue implements pgtype.BytesValuer.
+func (v *blob) BytesValue() ([]byte, error) {
+	if len(*v) == 0 {
+		return nil, nil
 	}
-	return string(append(*l, '}'))
+	return *v, nil
 }
 
-// pieces are byte strings packed into one argument, which travels in binary where the
-// driver can: an array of them would be twice as long in text. Row i is the size[i]
-// bytes at at[i], or NULL where size[i] is 0.
-type pieces struct {
-	all      []byte
-	at, size list
-}
-
-func (p *pieces) add(b []byte) {
-	p.at.int(int64(len(p.all)) + 1) // the server counts from 1
-	p.size.int(int64(len(b)))
-	p.all = append(p.all, b...)
-}
-
-// blob is the argument: never NULL.
-func (p *pieces) blob() []byte {
-	if p.all == nil {
-		return []byte{}
+func (v *blob) appendText(b []byte) []byte {
+	if len(*v) == 0 {
+		return append(b, "NULL"...)
 	}
-	return p.all
+	return hex.AppendEncode(append(b, `\\x`...), *v)
 }
 
-// piece is the SQL of one of the pieces: the packed argument and the columns at and
-// size.
-func piece(arg string) string {
-	return "CASE WHEN q.size > 0 THEN substring(" + arg + "::bytea FROM q.at FOR q.size) END"
-}
+// The columns of merged statements.
+type (
+	tokens  = column[token, *token]
+	numbers = column[number, *number]
+	words   = column[word, *word]
+	blobs   = column[blob, *blob]
+)

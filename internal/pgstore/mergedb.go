@@ -12,7 +12,7 @@ func (d PgxDB) DoAll(ctx context.Context, ss ...*Stmt) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	conn, err := d.Pool.Acquire(ctx)
+	conn, err := d.acquire(ctx)
 	if err != nil {
 		return newFailure(ctx, err, false)
 	}

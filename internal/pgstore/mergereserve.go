@@ -24,15 +24,16 @@ func (c *reserveCall) weight() int {
 func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest) (backend.Reservation, error) {
 	m := s.merge
 	if m == nil {
-		return s.reserveAlone(ctx, r)
+		return s.lone(ctx, r, s.reserveOne)
 	}
 	c := &reserveCall{ReserveRequest: *r, sum: r.ID.Sum()}
 	c.Fingerprint = bytes.Clone(r.Fingerprint)
-	if m.looks() {
+	if m.looks() || s.tx.known.has(c.sum) {
 		out, err := m.look.Do(ctx, moveCall{reserve: c})
 		if err != nil || !out.alone {
 			return out.res, leftError(err)
 		}
+		s.tx.known.drop(c.sum)
 	}
 	if !m.blocked.has(c.sum) {
 		out, err := m.move.Do(ctx, moveCall{reserve: c})
@@ -40,40 +41,12 @@ func (s *Store[Tx]) reservePlain(ctx context.Context, r *backend.ReserveRequest)
 			return out.res, leftError(err)
 		}
 	}
-	res, err := s.reserveAlone(ctx, r)
+	res, err := s.lone(ctx, r, s.reserveOne)
 	if res.Outcome == backend.Busy {
 		m.blocked.add(c.sum)
 	} else {
 		m.blocked.drop(c.sum)
 	}
-	return res, err
-}
-
-// reserveAlone is one plain reserve that may have to wait for another's open
-// transaction. Of all who do that for one key in this process only one holds a
-// connection; the others wait at the gate, where transactions on the key wait, too
-// (R20).
-func (s *Store[Tx]) reserveAlone(ctx context.Context, r *backend.ReserveRequest) (res backend.Reservation, err error) {
-	began := now()
-	p, ok, err := s.tx.gates.enter(ctx, token(r.ID.Sum()), r.Wait, s.c.LockWait)
-	if err != nil {
-		return res, err
-	}
-	if !ok {
-		res = backend.Reservation{Outcome: backend.Busy}
-		res.Now, err = s.clock(ctx)
-		return res, err
-	}
-	answered := false
-	defer func() { p.leave(answered) }()
-	left := *r
-	if r.Wait > 0 {
-		p.works() // who fails fast need not wait for somebody who waits
-		left.Wait = max(r.Wait-now().Sub(began), 0)
-	}
-	res, err = s.reserveOne(ctx, &left)
-	// A row that is there answers everybody; only one that cannot be seen holds up.
-	answered = err == nil && res.Outcome != backend.Busy
 	return res, err
 }
 
@@ -113,25 +86,82 @@ func (s *Store[Tx]) lookDirect(ctx context.Context, c *reserveCall) (out moveAns
 		return moveAnswer{alone: true}, nil
 	}
 	s.merge.note(1, 1)
+	s.seen(c.sum, &cur.rec)
 	_, out.res, err = c.Apply(cur.rec, cur.now, 0) // a plain reserve changes no record
 	return out, err
 }
 
 // reserveDirect is one try of one reserve. It waits for a lock as briefly as a batch
 // does, since others may be waiting for the stream.
+//
+// As long as only new keys come, the statement only inserts: to bring along what may
+// stand in the way costs every new key a third more. The first duplicate after such a
+// run whose key this process has not seen settled is read in a second trip; then the
+// statement that does both is back, until the run is long enough again.
 func (s *Store[Tx]) reserveDirect(ctx context.Context, c *reserveCall) (out moveAnswer, err error) {
 	m := s.merge
-	out.res, err = s.reserveTry(ctx, &c.ReserveRequest, m.wait)
+	fresh := false
+	if m.replays.Load() > 0 {
+		out.res, err = s.reserveTry(ctx, &c.ReserveRequest, m.wait)
+		if fresh = err == nil && out.res.Outcome == backend.Acquired; fresh {
+			m.grants.add(out.res.Record, 1)
+		}
+	} else {
+		st := &Stmt{SQL: m.sql.insertOne, Args: s.insertOneArgs(c)}
+		st.Row = func(sc Scanner) error {
+			var fence int64
+			var now time.Time
+			if err := sc.Scan(&fence, &now); err != nil {
+				return err
+			}
+			fresh = true
+			out.res = s.granted(c, fence, now)
+			return nil
+		}
+		if err = asMove(s.db.Do(ctx, st)); err == nil && !fresh {
+			return s.lookDirect(ctx, c)
+		}
+	}
 	_, again := err.(errAgain)
 	switch {
-	case again, isRetry(err), isStale(err), err == nil && out.res.Outcome == backend.Busy:
+	case again, isRetry(err), isStale(err), isLockTimeout(err), err == nil && out.res.Outcome == backend.Busy:
 		return moveAnswer{alone: true}, nil
-	case err == nil && out.res.Outcome == backend.Acquired:
+	case fresh:
 		m.note(0, 1)
 	case err == nil:
 		m.note(1, 1)
+		s.seen(c.sum, &out.res.Record)
 	}
 	return out, err
+}
+
+func (s *Store[Tx]) insertOneArgs(c *reserveCall) []any {
+	var known any // none unless under Rerun
+	if c.OnAbandoned == backend.Rerun {
+		known = micros(c.TTL) + micros(c.KnownFor)
+	}
+	return []any{
+		c.sum, c.ID.Tenant, c.ID.Operation, c.ID.Key, token(c.Owner), int16(c.OnAbandoned), bytesOrNull(c.Fingerprint),
+		c.Holder.Host, int64(c.Holder.PID), null(c.Holder.Started),
+		micros(c.TTL), known, micros(c.TTL) + micros(sweepWindow(&c.ReserveRequest)), s.merge.wait,
+	}
+}
+
+// granted is the answer to a reserve that has inserted its record, which is remembered.
+func (s *Store[Tx]) granted(c *reserveCall, fence int64, now time.Time) backend.Reservation {
+	// Apply's own record is the one that was stored: this is a key without one.
+	_, res, err := c.Apply(backend.Record{}, now.UTC(), uint64(max(fence, 0)))
+	if err == nil {
+		s.merge.grants.add(res.Record, 1)
+	}
+	return res
+}
+
+// seen remembers a key that was seen settled: its replays are one look.
+func (s *Store[Tx]) seen(sum token, rec *backend.Record) {
+	if rec.State == backend.Completed || rec.State == backend.Failed {
+		s.tx.known.add(sum)
+	}
 }
 
 // reserveRow is a key of a batch, with the first request for it.
@@ -247,17 +277,23 @@ func (s *Store[Tx]) reserveRows(ctx context.Context, b *reserveBatch) error {
 
 // lookRows reads the rows that are there.
 func (s *Store[Tx]) lookRows(ctx context.Context, b *reserveBatch, rows []*reserveRow) error {
-	var ids list
+	ids := make(tokens, 0, len(rows))
 	for _, w := range rows {
-		ids.token(w.sum)
+		ids = append(ids, w.sum)
 	}
-	st := &Stmt{SQL: s.merge.sql.look, Args: []any{ids.arg(), int64(len(rows))}}
+	st := &Stmt{SQL: s.merge.sql.look, Args: []any{ids, int64(len(rows))}}
 	st.Row = func(sc Scanner) error {
-		var sum token
-		cur, err := scanRow(sc, backend.ID{}, &sum)
+		var w *reserveRow
+		cur, err := scanRowOf(sc, func(sum token) (id backend.ID) {
+			if w = b.find(sum); w != nil {
+				id = w.ID
+			}
+			return id
+		})
 		// A row that cannot be read is its own caller's trouble, who will meet it alone.
-		if w := b.find(sum); err == nil && w != nil && cur.rec.ID == w.ID {
+		if err == nil && w != nil {
 			w.rec, w.now = cur.rec, cur.now
+			s.seen(w.sum, &cur.rec)
 		}
 		return nil
 	}
@@ -267,29 +303,28 @@ func (s *Store[Tx]) lookRows(ctx context.Context, b *reserveBatch, rows []*reser
 // insertRows is the statement that inserts those of the rows that are not there, and
 // what forgets its answers: what a statement that failed had returned is not there.
 func (s *Store[Tx]) insertRows(b *reserveBatch, rows []*reserveRow) (st *Stmt, undo func()) {
-	var ids, tenants, operations, keys, owners, abandoned, ttl, known, sweep list
-	var prints pieces
+	n := len(rows)
+	ids, owners := make(tokens, 0, n), make(tokens, 0, n)
+	tenants, operations, keys := make(words, 0, n), make(words, 0, n), make(words, 0, n)
+	abandoned, ttl, known, sweep := make(numbers, 0, n), make(numbers, 0, n), make(numbers, 0, n), make(numbers, 0, n)
+	prints := make(blobs, 0, n)
 	for _, w := range rows {
-		ids.token(w.sum)
-		tenants.text(w.ID.Tenant)
-		operations.text(w.ID.Operation)
-		keys.text(w.ID.Key)
-		owners.token(token(w.Owner))
-		abandoned.int(int64(w.OnAbandoned))
-		prints.add(w.Fingerprint)
-		ttl.int(micros(w.TTL))
+		ids, owners = append(ids, w.sum), append(owners, w.Owner)
+		tenants, operations, keys = append(tenants, word(w.ID.Tenant)), append(operations, word(w.ID.Operation)), append(keys, word(w.ID.Key))
+		abandoned = append(abandoned, number(w.OnAbandoned))
+		prints = append(prints, w.Fingerprint)
+		ttl = append(ttl, number(micros(w.TTL)))
+		keep := noNumber
 		if w.OnAbandoned == backend.Rerun {
-			known.int(micros(w.TTL) + micros(w.KnownFor))
-		} else {
-			known.null()
+			keep = number(micros(w.TTL) + micros(w.KnownFor))
 		}
-		sweep.int(micros(w.TTL) + micros(sweepWindow(&w.ReserveRequest)))
+		known = append(known, keep)
+		sweep = append(sweep, number(micros(w.TTL)+micros(sweepWindow(&w.ReserveRequest))))
 	}
 	holder := rows[0].Holder
 	st = &Stmt{SQL: s.merge.sql.insert, Args: []any{
-		ids.arg(), tenants.arg(), operations.arg(), keys.arg(), owners.arg(), abandoned.arg(),
-		prints.blob(), prints.at.arg(), prints.size.arg(), ttl.arg(), known.arg(), sweep.arg(),
-		holder.Host, int64(holder.PID), null(holder.Started), int64(len(rows)), s.merge.wait,
+		ids, tenants, operations, keys, owners, abandoned, prints, ttl, known, sweep,
+		holder.Host, int64(holder.PID), null(holder.Started), int64(n), s.merge.wait,
 	}}
 	st.Row = func(sc Scanner) error {
 		var (
@@ -301,9 +336,7 @@ func (s *Store[Tx]) insertRows(b *reserveBatch, rows []*reserveRow) (st *Stmt, u
 			return nil // the caller who goes alone finds its own row
 		}
 		if w := b.find(sum); w != nil {
-			// Apply's own record is the one that was stored: this is a key without one.
-			_, res, err := w.Apply(backend.Record{}, now.UTC(), uint64(fence))
-			if err == nil {
+			if res := s.granted(w.reserveCall, fence, now); res.Outcome == backend.Acquired {
 				w.fresh, w.rec, w.now = true, res.Record, res.Now
 			}
 		}

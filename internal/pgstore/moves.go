@@ -72,7 +72,7 @@ func (s *Store[Tx]) completeOne(ctx context.Context, r *backend.CompleteRequest)
 			rec = cur.rec
 			return err
 		}
-		err := s.db.Do(ctx, st)
+		err := s.doWaiting(ctx, st, waitText(moveWait))
 		done = st.Count > 0
 		return asMove(err)
 	})
@@ -93,7 +93,7 @@ func (s *Store[Tx]) completeStmt(r *backend.CompleteRequest) *Stmt {
 
 // completeAny is every completion, the general way.
 func (s *Store[Tx]) completeAny(ctx context.Context, r *backend.CompleteRequest) (rec backend.Record, err error) {
-	err = s.step(ctx, r.ID, func(cur row) (step backend.Step, err error) {
+	err = s.step(ctx, r.ID, moveWait, func(cur row) (step backend.Step, err error) {
 		step, rec, err = r.Apply(cur.rec, cur.now)
 		return step, err
 	})
@@ -112,7 +112,7 @@ func (s *Store[Tx]) Release(ctx context.Context, ref backend.Ref) error {
 	if err != nil || done {
 		return err
 	}
-	return s.step(ctx, ref.ID, func(cur row) (backend.Step, error) { return ref.ApplyRelease(cur.rec, cur.now) })
+	return s.step(ctx, ref.ID, moveWait, func(cur row) (backend.Step, error) { return ref.ApplyRelease(cur.rec, cur.now) })
 }
 
 // releaseOne is one release of a key in flight that the token owns.
@@ -120,7 +120,7 @@ func (s *Store[Tx]) releaseOne(ctx context.Context, ref backend.Ref) (done bool,
 	if s.merge != nil {
 		return moveMerged(ctx, s.merge.release, ref, backend.OpenFor)
 	}
-	return s.moveOne(ctx, &Stmt{SQL: s.sql.release, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(backend.OpenFor)}})
+	return s.moveOne(ctx, moveWait, &Stmt{SQL: s.sql.release, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(backend.OpenFor)}})
 }
 
 // Renew implements backend.Backend.
@@ -142,20 +142,22 @@ func (s *Store[Tx]) renewOne(ctx context.Context, ref backend.Ref, ttl time.Dura
 	if s.merge != nil {
 		return moveMerged(ctx, s.merge.renew, ref, ttl)
 	}
-	return s.moveOne(ctx, &Stmt{SQL: s.sql.renew, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(ttl)}})
+	return s.moveOne(ctx, s.c.LockWait, &Stmt{SQL: s.sql.renew, Args: []any{token(ref.ID.Sum()), token(ref.Owner), micros(ttl)}})
 }
 
-// renewAny is every renewal, the general way.
+// renewAny is every renewal, the general way. It does not wait for a lock: behind a
+// Finish of the same attempt, which holds the record until it commits, it would hold a
+// second connection for as long (R20). Its caller asks again within the lease.
 func (s *Store[Tx]) renewAny(ctx context.Context, ref backend.Ref, ttl time.Duration) error {
-	return s.step(ctx, ref.ID, func(cur row) (backend.Step, error) { return ref.ApplyRenew(cur.rec, cur.now, ttl) })
+	return s.step(ctx, ref.ID, s.c.LockWait, func(cur row) (backend.Step, error) { return ref.ApplyRenew(cur.rec, cur.now, ttl) })
 }
 
 // moveOne runs a statement that changes one row or none.
-func (s *Store[Tx]) moveOne(ctx context.Context, st *Stmt) (done bool, err error) {
+func (s *Store[Tx]) moveOne(ctx context.Context, wait time.Duration, st *Stmt) (done bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	err = s.try(ctx, func() error { return asMove(s.db.Do(ctx, st)) })
+	err = s.try(ctx, func() error { return asMove(s.doWaiting(ctx, st, waitText(wait))) })
 	return st.Count > 0, err
 }
 
@@ -185,7 +187,7 @@ func (s *Store[Tx]) Resolve(ctx context.Context, r backend.ResolveRequest) (rec 
 		return rec, err
 	}
 	r.ReplayFor, r.KnownFor = roundUp(r.ReplayFor), roundUp(r.KnownFor)
-	err = s.step(ctx, r.ID, func(cur row) (step backend.Step, err error) {
+	err = s.step(ctx, r.ID, moveWait, func(cur row) (step backend.Step, err error) {
 		step, rec, err = r.Apply(cur.rec, cur.now)
 		return step, err
 	})
@@ -200,5 +202,9 @@ func (s *Store[Tx]) Forget(ctx context.Context, r backend.ForgetRequest) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	return s.step(ctx, r.ID, func(cur row) (backend.Step, error) { return r.Apply(cur.rec, cur.now) })
+	err := s.step(ctx, r.ID, moveWait, func(cur row) (backend.Step, error) { return r.Apply(cur.rec, cur.now) })
+	if err == nil {
+		s.tx.known.drop(token(r.ID.Sum())) // its next reserve need not look first
+	}
+	return err
 }

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/goidem/idem/backend"
@@ -15,6 +16,7 @@ type opening struct {
 	blind bool // only an insertion was tried, and what stands in its way was not read
 	seed  int64
 	lock  string // the lock_timeout that the transaction came with
+	reset string // the one that it has after its setting was taken back; empty: lock
 	place string // of a fresh row
 	time  time.Time
 }
@@ -72,7 +74,7 @@ func (s *Store[Tx]) open(r *backend.ReserveRequest, wait time.Duration, blind bo
 			o.row, err = scanRow(sc, r.ID, &o.fresh)
 			return err
 		}
-		return []*Stmt{setLocal(waitText(wait)), reserve, setLocal("")}
+		return []*Stmt{showLock(&o.lock), setLocal(waitText(wait)), reserve, setLocal(""), showLock(&o.reset)}
 	}
 	reserve.Args = append(args, waitText(wait))
 	reserve.Row = func(sc Scanner) (err error) {
@@ -108,18 +110,34 @@ type trailing struct {
 func (t trailing) Scan(dest ...any) error { return t.Scanner.Scan(append(dest, t.dest...)...) }
 
 // setLocal sets the lock timeout as a statement of its own, where it cannot be part of
-// another; empty puts the session's own back.
+// another; empty puts the default of the session back.
 func setLocal(wait string) *Stmt {
 	if wait == "" {
 		return plain(`SET LOCAL lock_timeout = DEFAULT`)
 	}
-	return plain(fmt.Sprintf(`SET LOCAL lock_timeout = '%s'`, wait))
+	return plain(fmt.Sprintf(`SET LOCAL lock_timeout = '%s'`, strings.ReplaceAll(wait, "'", "")))
+}
+
+// showLock reads the lock timeout into v.
+func showLock(v *string) *Stmt {
+	return &Stmt{SQL: `SELECT current_setting('lock_timeout')`, Row: func(sc Scanner) error { return sc.Scan(v) }}
+}
+
+// putBack gives the transaction the lock timeout that it came with, where its default
+// is another: the application has set it, in its session or in this transaction. That
+// takes a round trip, which nobody else pays.
+func (s *Store[Tx]) putBack(ctx context.Context, l Link[Tx], o *opening) error {
+	if o.reset == "" || o.reset == o.lock {
+		return nil
+	}
+	o.reset = ""
+	return l.Do(ctx, setLocal(o.lock))
 }
 
 // limited is w with a lock timeout that is put back afterwards.
 func (s *Store[Tx]) limited(w *Stmt, wait time.Duration, o *opening) []*Stmt {
 	if !s.c.Dialect.SettingInStatement {
-		return []*Stmt{setLocal(waitText(wait)), w, setLocal("")}
+		return []*Stmt{setLocal(waitText(wait)), w, setLocal(o.lock)}
 	}
 	return []*Stmt{lockTimeout(waitText(wait)), w, lockTimeout(o.lock)}
 }
@@ -129,6 +147,9 @@ func (s *Store[Tx]) limited(w *Stmt, wait time.Duration, o *opening) []*Stmt {
 // another move came in between, and only a new snapshot shows it.
 func (s *Store[Tx]) take(ctx context.Context, l Link[Tx], r *backend.ReserveRequest, wait time.Duration, o *opening) (h *holding, res backend.Reservation, wrote bool, err error) {
 	if o.fresh {
+		if err := s.putBack(ctx, l, o); err != nil {
+			return nil, res, false, err
+		}
 		rec := o.rec
 		rec.State = backend.InFlight
 		if r.OnAbandoned == backend.Rerun {
@@ -144,7 +165,7 @@ func (s *Store[Tx]) take(ctx context.Context, l Link[Tx], r *backend.ReserveRequ
 	}
 	step, res, err := r.Apply(o.rec, o.now, uint64(max(o.seed, 0)))
 	if err != nil || !step.Changed && res.Outcome != backend.Acquired {
-		return nil, res, false, err
+		return nil, res, false, err // the transaction ends, or goes back to its savepoint
 	}
 	// What was read with its time ("the lease is over") holds until rev changes, and
 	// the write finds that out.

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,12 +11,15 @@ import (
 // PgxDB is a [DB] on a pool of pgx.
 type PgxDB struct{ Pool *pgxpool.Pool }
 
+// Conns implements [DB].
+func (d PgxDB) Conns() int { return int(d.Pool.Config().MaxConns) }
+
 // Do implements [DB].
 func (d PgxDB) Do(ctx context.Context, s *Stmt) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	conn, err := d.Pool.Acquire(ctx)
+	conn, err := d.acquire(ctx)
 	if err != nil {
 		return newFailure(ctx, err, false)
 	}
@@ -23,6 +27,34 @@ func (d PgxDB) Do(ctx context.Context, s *Stmt) error {
 	// it out again.
 	defer conn.Release()
 	return pgxDo(ctx, conn, s)
+}
+
+// dialPatience is how long a statement waits for a connection that is being opened for
+// it while others are in use; it doubles with each.
+const dialPatience = 20 * time.Millisecond
+
+// acquire takes a connection for one statement.
+//
+// Where none is idle and the pool may grow, it opens one for the caller, who waits for
+// that very one, whatever comes back meanwhile. A server under load, or far away, takes
+// hundreds of milliseconds for that, and behind the statement there may be a batch of
+// completions whose leases run out. So in a pool with connections in use the caller waits
+// for its own only for a while and asks again: the pool goes on opening it, for whoever
+// comes, and the caller gets what is free first.
+func (d PgxDB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	for patience := dialPatience; ; patience *= 2 {
+		st := d.Pool.Stat()
+		if st.IdleConns() > 0 || st.AcquiredConns() == 0 || st.TotalConns() >= st.MaxConns() {
+			return d.Pool.Acquire(ctx)
+		}
+		limited, cancel := context.WithTimeout(ctx, patience)
+		conn, err := d.Pool.Acquire(limited)
+		over := limited.Err() != nil
+		cancel()
+		if err == nil || !over || ctx.Err() != nil {
+			return conn, err
+		}
+	}
 }
 
 // pgxQuerier is a connection or a transaction.

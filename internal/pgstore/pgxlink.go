@@ -82,6 +82,9 @@ func (l *pgxLink) Do(ctx context.Context, ss ...*Stmt) error {
 
 // State implements [Link].
 func (l *pgxLink) State() LinkState {
+	if l.tx.ended.Load() {
+		return LinkUnclear // by us, and the connection has no more to tell
+	}
 	c := l.tx.tx.Conn()
 	if c == nil || c.IsClosed() {
 		return LinkBroken
@@ -148,12 +151,29 @@ func commitError(ctx context.Context, err error, undone bool) error {
 
 // Rollback implements [Link].
 func (l *pgxLink) Rollback(ctx context.Context) {
-	if l.conn == nil {
-		return
-	}
 	ctx, cancel := detached(ctx, endLimit)
 	defer cancel()
+	if l.conn == nil {
+		l.abandon(ctx)
+		return
+	}
 	l.free(ctx)
+}
+
+// abandon ends a transaction of the caller, which may itself be a savepoint in
+// another one. An aborted one commits nothing any more; of every other state the
+// connection is closed, or the caller's commit would go through.
+func (l *pgxLink) abandon(ctx context.Context) {
+	if state := l.State(); state == LinkAborted || state == LinkBroken {
+		return
+	}
+	c := l.tx.tx.Conn()
+	if !c.PgConn().IsBusy() && l.tx.tx.Rollback(ctx) == nil && c.PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel() // see close
+	_ = c.Close(ctx)
 }
 
 // free gives the connection back, out of any transaction, or closes it where it

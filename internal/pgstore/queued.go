@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,27 +53,11 @@ func inside(work backend.Work[*pgx.Batch]) backend.Work[pgx.Tx] {
 		if err != nil || done.Undo || b.Len() == 0 {
 			return done, err
 		}
-		if err := onlyEffects(b); err != nil {
+		if _, err := onlyEffects(b); err != nil {
 			return done, err
 		}
 		return done, tx.SendBatch(ctx, b).Close()
 	}
-}
-
-// onlyEffects refuses statements that would end the transaction under the record
-// (R19).
-func onlyEffects(b *pgx.Batch) error {
-	for _, e := range b.QueuedQueries {
-		word := strings.TrimLeft(e.SQL, " \t\r\n;(")
-		if i := strings.IndexFunc(word, func(r rune) bool { return r < 'A' || r > 'z' }); i >= 0 {
-			word = word[:i]
-		}
-		switch strings.ToUpper(word) {
-		case "BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE":
-			return fmt.Errorf("%w: %s among the queued statements; the transaction is begun and committed by idem, nothing was sent", backend.ErrInvalidRequest, strings.ToUpper(word))
-		}
-	}
-	return nil
 }
 
 // Transact implements backend.Transactional. A takeover, which has to look before
@@ -127,6 +110,7 @@ type unit struct {
 	r       backend.ReserveRequest
 	c       backend.CompleteRequest
 	effects []pgx.QueuedQuery // copies: a batch can be sent only once
+	block   bool              // they are sent inside BEGIN and COMMIT, see onlyEffects
 }
 
 func (q *Queued) queue(ctx context.Context, r backend.ReserveRequest, work backend.Work[*pgx.Batch]) (*unit, error) {
@@ -150,7 +134,7 @@ func (q *Queued) queue(ctx context.Context, r backend.ReserveRequest, work backe
 	if done.Undo { // what is not sent need not be undone
 		return u, nil
 	}
-	if err := onlyEffects(b); err != nil {
+	if u.block, err = onlyEffects(b); err != nil {
 		return nil, err
 	}
 	for _, e := range b.QueuedQueries {
@@ -183,10 +167,10 @@ func (q *Queued) deliver(ctx context.Context, u *unit, p *pass, began time.Time)
 			}
 			doubt = err
 		case endLocked:
-			if doubt != nil || !isRowLocked(err) && tries < txTries {
+			left := u.r.Wait - now().Sub(began)
+			if doubt != nil || !isRowLocked(err) && tries < txTries && left > -lockGrace {
 				break
 			}
-			left := u.r.Wait - now().Sub(began)
 			if left <= 0 {
 				return backend.Reservation{Outcome: backend.Busy}, nil
 			}
@@ -257,7 +241,11 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 		mine = next
 		return err
 	}
-	b := queue(new(pgx.Batch), []*Stmt{insert})
+	b := new(pgx.Batch)
+	if u.block {
+		b.Queue("begin")
+	}
+	b = queue(b, []*Stmt{insert})
 	var late error
 	for _, e := range u.effects {
 		if fn := e.Fn; fn != nil {
@@ -271,6 +259,9 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 			}
 		}
 		b.QueuedQueries = append(b.QueuedQueries, &e)
+	}
+	if u.block {
+		b.Queue("commit") // not reached behind an error
 	}
 	br := conn.SendBatch(ctx, b)
 	raw := br.Close()
@@ -296,6 +287,11 @@ func (q *Queued) send(asking context.Context, u *unit, wait time.Duration, inDou
 	case insert.Count == 0 && isUnique(err):
 		// The key is taken. Its row is looked at on this connection: there may be no
 		// second one.
+		if conn.Conn().PgConn().TxStatus() != 'I' {
+			if err := pgxDo(asking, conn, plain("rollback")); err != nil {
+				return res, openError(err), asRead(err)
+			}
+		}
 		var cur row
 		look := &Stmt{SQL: s.sql.get, Args: []any{token(u.r.ID.Sum())}, Row: func(sc Scanner) (err error) {
 			cur, err = scanRow(sc, u.r.ID)

@@ -28,6 +28,7 @@ func (g *rig) queue(name string, c backend.Completion) backend.Work[*pgx.Batch] 
 }
 
 func TestQueuedIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
 			g := newRig(t, "", setup{size: 1, mode: mode})
@@ -79,9 +80,11 @@ func TestQueuedIsOneRoundTrip(t *testing.T) {
 }
 
 func TestQueuedOutcomes(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{})
 	q := g.queued()
-	g.exec("CREATE TABLE one (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
+	one := g.names.Prefix + "one"
+	g.exec("CREATE TABLE " + one + " (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
 	boom := errors.New("boom")
 	failed := backend.Completion{State: backend.Failed, Body: []byte("declined"), ReplayFor: time.Hour, KnownFor: time.Hour, Undo: true}
 	stored := func(key string) backend.State {
@@ -109,7 +112,7 @@ func TestQueuedOutcomes(t *testing.T) {
 		{key: "commit", c: completed("x"), more: func(b *pgx.Batch) error { b.Queue(" \n commit;"); return nil }, want: backend.ErrInvalidRequest},
 		{key: "statement fails", c: completed("x"), more: func(b *pgx.Batch) error { b.Queue("SELECT 1/0"); return nil }, code: "22012"},
 		{key: "statement is wrong", c: completed("x"), more: func(b *pgx.Batch) error { b.Queue("SELEC"); return nil }, code: "42601"},
-		{key: "commit fails", c: completed("x"), more: func(b *pgx.Batch) error { b.Queue("INSERT INTO one VALUES (1), (1)"); return nil }, code: "23505"},
+		{key: "commit fails", c: completed("x"), more: func(b *pgx.Batch) error { b.Queue("INSERT INTO " + one + " VALUES (1), (1)"); return nil }, code: "23505"},
 		{key: "callback", c: completed("x"), more: func(b *pgx.Batch) error {
 			b.Queue("SELECT 1").Exec(func(pgconn.CommandTag) error { return boom })
 			return nil
@@ -189,6 +192,7 @@ func TestQueuedOutcomes(t *testing.T) {
 }
 
 func TestQueuedLostCommit(t *testing.T) {
+	t.Parallel()
 	for _, c := range []cut{cutBefore, cutAfter} {
 		g := newRig(t, "", setup{size: 1})
 		q := g.queued()
@@ -211,6 +215,7 @@ func TestQueuedLostCommit(t *testing.T) {
 }
 
 func TestQueuedRace(t *testing.T) {
+	t.Parallel()
 	for _, iso := range []string{"read committed", "serializable"} {
 		g := newRig(t, "", setup{size: 6, isolation: iso})
 		stores := []*Queued{g.queued(), NewQueued(New(PgxDB{Pool: g.pool}, g.config()), PgxDB{Pool: g.pool})}
@@ -242,6 +247,7 @@ func TestQueuedRace(t *testing.T) {
 
 // A queued call behind an open transaction heeds its context and its wait.
 func TestQueuedWaits(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{size: 3})
 	q := g.queued()
 	tx := g.begin("")

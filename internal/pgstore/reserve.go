@@ -72,7 +72,7 @@ func (s *Store[Tx]) Reserve(ctx context.Context, r backend.ReserveRequest) (res 
 	}
 	r = normal(r)
 	if r.TakeOver != 0 {
-		res, err = s.takeOver(ctx, &r)
+		res, err = s.lone(ctx, &r, s.takeOverOnce)
 	} else {
 		res, err = s.reservePlain(ctx, &r)
 	}
@@ -109,9 +109,7 @@ func (s *Store[Tx]) reserveTry(ctx context.Context, r *backend.ReserveRequest, w
 	}
 	switch {
 	case isLockTimeout(err):
-		res = backend.Reservation{Outcome: backend.Busy}
-		res.Now, err = s.clock(ctx)
-		return res, err
+		return backend.Reservation{Outcome: backend.Busy}, nil
 	case err != nil:
 		return res, asMove(err)
 	case st.Count == 0:
@@ -125,10 +123,10 @@ func (s *Store[Tx]) reserveTry(ctx context.Context, r *backend.ReserveRequest, w
 	return res, err
 }
 
-// takeOver is a reserve over the record that the caller saw. The lease was over by
+// takeOverOnce is a reserve over the record that the caller saw. The lease was over by
 // the server's clock when the row was read, and the write happens only over that
 // very row: a renewal would have changed rev.
-func (s *Store[Tx]) takeOver(ctx context.Context, r *backend.ReserveRequest) (res backend.Reservation, err error) {
+func (s *Store[Tx]) takeOverOnce(ctx context.Context, r *backend.ReserveRequest) (res backend.Reservation, err error) {
 	err = s.try(ctx, func() error {
 		var (
 			cur  row
@@ -156,7 +154,7 @@ func (s *Store[Tx]) takeOver(ctx context.Context, r *backend.ReserveRequest) (re
 		}
 		err = s.write(ctx, &cur, &step.Next, s.takeOverSweep(r, &step.Next), s.wait(r))
 		if isLockTimeout(err) {
-			res = backend.Reservation{Outcome: backend.Busy, Now: cur.now}
+			res = backend.Reservation{Outcome: backend.Busy}
 			return nil
 		}
 		return err

@@ -16,6 +16,7 @@ import (
 // A record function of ExecuteThenTx that commits by SQL is not run again: what it
 // did is committed (R19).
 func TestR19EarlyCommitOfThenTxIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{})
 	st := New(PgxDB{Pool: g.pool}, Config{Names: g.names, Dialect: PostgreSQL(), Guarantees: backend.Guarantees{Atomic: true, Shared: true, ServerClock: true}})
 	store, err := idem.NewTx(st, nil)
@@ -60,6 +61,7 @@ func TestQueuedEffectsAreNotCutOff(t *testing.T) {
 
 // A function that leaves rows open is told so, and is not run again.
 func TestRowsLeftOpenAreNoCommitInDoubt(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{})
 	runs := 0
 	_, err := g.s.Transact(g.ctx, request("k"), func(ctx context.Context, tx pgx.Tx, _ backend.Reservation) (backend.Completion, error) {
@@ -79,6 +81,7 @@ func TestRowsLeftOpenAreNoCommitInDoubt(t *testing.T) {
 // Of the callers in lease mode that wait behind another process's transaction on one
 // key, one holds a connection (R20).
 func TestR20LeaseModeWaitersHoldOneConnection(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{size: 4})
 	holder := New(PgxDB{Pool: newPool(t, g.url, setup{size: 2})}, g.config())
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -99,7 +102,7 @@ func TestR20LeaseModeWaitersHoldOneConnection(t *testing.T) {
 			_, _ = g.s.Reserve(g.ctx, r)
 		})
 	}
-	deadline := time.Now().Add(2 * time.Second)
+	deadline := time.Now().Add(700 * time.Millisecond)
 	most := int32(0)
 	for time.Now().Before(deadline) {
 		most = max(most, g.pool.Stat().AcquiredConns())

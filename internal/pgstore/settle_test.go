@@ -60,6 +60,7 @@ func TestC03LostCommit(t *testing.T) {
 
 // The same for Finish.
 func TestLostCommitOfFinish(t *testing.T) {
+	t.Parallel()
 	for _, c := range []cut{cutBefore, cutAfter} {
 		g := newRig(t, "", setup{size: 1})
 		r := request("k")
@@ -85,8 +86,10 @@ func TestLostCommitOfFinish(t *testing.T) {
 // A store that stays away leaves the question open, within the limit; when it is
 // back, the same call learns the truth.
 func TestUnreachableStoreLeavesTheOutcomeUnknown(t *testing.T) {
-	pg := testdb.StartPostgres(t, testdb.PGOptions{})
+	t.Parallel()
+	pg := testdb.StartPostgres(t, testdb.PGOptions{Settings: map[string]string{"max_prepared_transactions": "2"}})
 	g := newRig(t, pg.Database(t), setup{size: 2})
+	preparedTransaction(t, g)
 	r := request("k")
 	began := time.Now()
 	_, err := g.s.Transact(g.ctx, r, func(ctx context.Context, tx pgx.Tx, res backend.Reservation) (backend.Completion, error) {
@@ -116,6 +119,28 @@ func TestUnreachableStoreLeavesTheOutcomeUnknown(t *testing.T) {
 	g.want(1, "k")
 }
 
+// preparedTransaction: a function that has its transaction prepared puts it out of
+// idem's hands. That is no definite failure, and what is committed later is no licence
+// to run again (R19).
+func preparedTransaction(t *testing.T, g *rig) {
+	t.Helper()
+	_, err := g.s.Transact(g.ctx, request("prepared"), func(ctx context.Context, tx pgx.Tx, res backend.Reservation) (backend.Completion, error) {
+		if _, err := g.effect("prepared")(ctx, tx, res); err != nil {
+			t.Error(err)
+		}
+		_, err := tx.Exec(ctx, "PREPARE TRANSACTION 'idem'")
+		return completed("x"), err
+	})
+	if !errors.Is(err, backend.ErrOutcomeUnknown) || !errors.Is(err, backend.ErrTransactionEnded) {
+		t.Errorf("Transact: %v; want an unknown outcome", err)
+	}
+	g.exec("COMMIT PREPARED 'idem'")
+	if res, err := g.s.Transact(g.ctx, request("prepared"), g.effect("prepared")); err != nil || res.Outcome != backend.Existing || res.Record.State != backend.Uncertain {
+		t.Errorf("the next call: %v, %v, %v; want it uncertain", res.Outcome, res.Record.State, err)
+	}
+	g.want(1, "prepared")
+}
+
 // C08: an insert that conflicts, and a row that is not to be seen.
 func TestC08ConflictWithoutARow(t *testing.T) {
 	for _, iso := range []string{"read committed", "repeatable read", "serializable"} {
@@ -143,7 +168,7 @@ func TestC08ConflictWithoutARow(t *testing.T) {
 			}
 			blocked := func() {
 				t.Helper()
-				for g.ask("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid' AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())") == "0" {
+				for g.ask("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid' AND pid IN (SELECT pid FROM pg_stat_activity WHERE "+mine+")") == "0" {
 					if g.ctx.Err() != nil {
 						t.Fatal("nobody came to wait in the database")
 					}

@@ -17,6 +17,8 @@ type Dialect struct {
 	// SettingInStatement says that set_config(..., true) inside a statement acts on
 	// that very statement, so that a lock timeout costs no statement of its own.
 	SettingInStatement bool
+	// Places says that rows have a place (ctid) by which they are found at once.
+	Places bool
 }
 
 // PostgreSQL and CockroachDB are the dialects. A sequence on CockroachDB would be a
@@ -27,6 +29,7 @@ func PostgreSQL() Dialect {
 		Name:               "PostgreSQL",
 		Seed:               func(n Names) string { return "nextval('" + n.Fence + "')" },
 		SettingInStatement: true,
+		Places:             true,
 	}
 }
 
@@ -48,8 +51,8 @@ type texts struct {
 	over   string // $1 id: seed, columns, now
 	write  string // compare-and-set of a whole row on rev; see writeStmt
 	delete string // $1 id, $2 rev
-	// writeWait is write with a lock timeout in $21; empty where the server cannot.
-	writeWait string
+	// These are the same with a lock timeout in $21 and $3; empty where the server cannot.
+	writeWait, deleteWait string
 
 	reserve, complete, release, renew string
 	list, expire, look                string
@@ -73,10 +76,11 @@ func newTexts(n Names, d Dialect, now string) texts {
 	t.write = fmt.Sprintf(update, n.Records, "")
 	if d.SettingInStatement {
 		t.writeWait = fmt.Sprintf(`WITH wait AS MATERIALIZED (SELECT set_config('lock_timeout', $21::text, true)) `+update, n.Records, " FROM wait")
+		t.deleteWait = fmt.Sprintf(`WITH wait AS MATERIALIZED (SELECT set_config('lock_timeout', $3::text, true)) DELETE FROM %s USING wait WHERE id = $1::uuid AND rev = $2::int4`, n.Records)
 	}
 	t.reserve = reserveText(n, d, now, seed)
 	t.complete, t.release, t.renew = completeText(n, now), releaseText(n, now), renewText(n, now)
-	t.list, t.expire, t.look = listText(n, now), expireText(n, now), lookText(n, now)
+	t.list, t.expire, t.look = listText(n, now), expireText(n, d, now), lookText(n, now)
 	return t
 }
 

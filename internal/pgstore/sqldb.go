@@ -8,6 +8,9 @@ import (
 // SQLDB is a [DB] on database/sql.
 type SQLDB struct{ DB *sql.DB }
 
+// Conns implements [DB].
+func (d SQLDB) Conns() int { return d.DB.Stats().MaxOpenConnections }
+
 // Do implements [DB].
 func (d SQLDB) Do(ctx context.Context, s *Stmt) error {
 	if err := ctx.Err(); err != nil {

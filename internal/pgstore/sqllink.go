@@ -130,9 +130,6 @@ func (l *sqlLink) Commit(ctx context.Context, last ...*Stmt) error {
 
 // Rollback implements [Link].
 func (l *sqlLink) Rollback(ctx context.Context) {
-	if l.conn == nil {
-		return
-	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -148,6 +145,9 @@ func (l *sqlLink) Rollback(ctx context.Context) {
 }
 
 func (l *sqlLink) end() {
+	if l.conn == nil {
+		return // the caller's own
+	}
 	_ = l.conn.Close()
 	l.cancel()
 }

@@ -35,6 +35,7 @@ type Store[Tx any] struct {
 	sql texts
 	tx  txMode
 
+	turns turns
 	merge *merging // nil: every move goes alone
 }
 
@@ -57,6 +58,7 @@ func New[Tx any](db DB[Tx], c Config) *Store[Tx] {
 	s := &Store[Tx]{db: db, c: c, sql: newTexts(c.Names, c.Dialect, c.Now)}
 	s.tx.sql = newTxTexts(c.Names, c.Dialect, c.Now, s.sql.seed)
 	s.merge = newMerging(s, mergeOptions{})
+	s.turns = newTurns(db.Conns(), s.merge != nil)
 	return s
 }
 
@@ -115,8 +117,10 @@ func standOff(ctx context.Context, n int) error {
 // found with the time of the read ("the lease is over") still holds at the write:
 // time only goes on, and a renewal or a new owner would have changed rev.
 //
-// decide may be called several times; what it noted in an earlier call is void.
-func (s *Store[Tx]) step(ctx context.Context, id backend.ID, decide func(cur row) (backend.Step, error)) error {
+// decide may be called several times; what it noted in an earlier call is void. Behind
+// another's lock on the row the move waits as long as wait says, and fails then with
+// nothing changed.
+func (s *Store[Tx]) step(ctx context.Context, id backend.ID, wait time.Duration, decide func(cur row) (backend.Step, error)) error {
 	return s.try(ctx, func() error {
 		cur, err := s.read(ctx, id)
 		if err != nil {
@@ -126,7 +130,7 @@ func (s *Store[Tx]) step(ctx context.Context, id backend.ID, decide func(cur row
 		if err != nil || !next.Changed {
 			return err
 		}
-		return s.write(ctx, &cur, &next.Next, sweepAfter(&next.Next, cur.now), "")
+		return s.write(ctx, &cur, &next.Next, sweepAfter(&next.Next, cur.now), waitText(wait))
 	})
 }
 
@@ -140,14 +144,14 @@ func (s *Store[Tx]) read(ctx context.Context, id backend.ID) (cur row, err error
 }
 
 // write replaces the row that was read as cur by next, or removes it where next is
-// zero. A lock timeout, where wait is given, ends the wait for another's lock.
+// zero. The lock timeout wait ends the wait for another's lock.
 func (s *Store[Tx]) write(ctx context.Context, cur *row, next *backend.Record, sweep any, wait string) error {
-	w := &Stmt{SQL: s.sql.delete, Args: []any{token(cur.rec.ID.Sum()), cur.rev}}
+	w, limited := &Stmt{SQL: s.sql.delete, Args: []any{token(cur.rec.ID.Sum()), cur.rev}}, s.sql.deleteWait
 	if next.State != 0 {
-		w = s.sql.writeStmt(cur, next, sweep)
-		if wait != "" && s.sql.writeWait != "" {
-			w.SQL, w.Args, wait = s.sql.writeWait, append(w.Args, wait), ""
-		}
+		w, limited = s.sql.writeStmt(cur, next, sweep), s.sql.writeWait
+	}
+	if limited != "" {
+		w.SQL, w.Args, wait = limited, append(w.Args, wait), ""
 	}
 	if err := s.doWaiting(ctx, w, wait); err != nil {
 		return asMove(err)
@@ -158,11 +162,20 @@ func (s *Store[Tx]) write(ctx context.Context, cur *row, next *backend.Record, s
 	return nil
 }
 
+// limiter is a [DB] that runs a statement under a lock timeout, as a transaction of
+// its own in one round trip.
+type limiter interface {
+	DoLimited(ctx context.Context, wait string, s *Stmt) error
+}
+
 // doWaiting runs w in a transaction of its own, with a lock timeout where wait is
-// not empty. That costs one round trip more, which only rare moves pay.
+// not empty: one round trip on a limiter, and else two.
 func (s *Store[Tx]) doWaiting(ctx context.Context, w *Stmt, wait string) error {
 	if wait == "" {
 		return s.db.Do(ctx, w)
+	}
+	if db, ok := any(s.db).(limiter); ok {
+		return db.DoLimited(ctx, wait, w)
 	}
 	l, err := s.db.Begin(ctx, lockTimeout(wait), w)
 	if err != nil {

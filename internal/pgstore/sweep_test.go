@@ -9,8 +9,8 @@ import (
 	"github.com/goidem/idem/backend"
 )
 
-// The sweeper's statements find the head by the index and the rows by their primary
-// key, in a table that has many other rows: prepared, as they are in use.
+// The sweeper's statements find the head by the index and the rows by their place or
+// primary key, in a table that has many other rows: prepared, as they are in use.
 func TestSweepUsesTheIndexes(t *testing.T) {
 	t.Parallel()
 	l := newLease(t, newBase(t, ""), setup{})
@@ -22,6 +22,7 @@ func TestSweepUsesTheIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
+	found := map[string]string{"expire": "Tid Scan on", "look": "records_pkey"}
 	for name, text := range map[string]string{"expire": l.sql.expire, "look": l.sql.look} {
 		for _, plan := range []string{"force_custom_plan", "force_generic_plan"} {
 			args := "(1000)"
@@ -41,7 +42,7 @@ func TestSweepUsesTheIndexes(t *testing.T) {
 				}
 			}
 			got := strings.Join(lines, "\n")
-			if !strings.Contains(got, "Index Scan using "+strings.Trim(l.names.Sweep, `"`)) || !strings.Contains(got, "records_pkey") || strings.Contains(got, "Seq Scan on "+l.names.Prefix+"records") {
+			if !strings.Contains(got, "Index Scan using "+strings.Trim(l.names.Sweep, `"`)) || !strings.Contains(got, found[name]) || strings.Contains(got, "Seq Scan on "+l.names.Prefix+"records") {
 				t.Errorf("%s with %s does not go by the indexes:\n%s", name, plan, got)
 			}
 		}
@@ -140,5 +141,129 @@ func TestSweepDoesNotWait(t *testing.T) {
 	}
 	if done, err := l.Expire(soon(t), backend.ExpireRequest{}); err != nil || done.Removed != 2 {
 		t.Fatalf("Expire: %+v, %v; want 2 removed", done, err)
+	}
+}
+
+// The first window's end gives the room of the result back and keeps the key, in
+// batches that pass over locked rows too; the second one's removes the row. The first
+// step moves the row in the sweeper's index, so that it is no HOT update: it happens
+// once in a record's life, and vacuum finds the dead row like any other.
+func TestSweepOfTwoWindows(t *testing.T) {
+	t.Parallel()
+	l := newLease(t, newBase(t, ""), setup{})
+	const n = 40
+	for i := range n {
+		r := reserveOf(fmt.Sprint("key", i))
+		r.KnownFor, r.ReplayFor = 2*time.Hour, time.Minute
+		l.acquire(r)
+		c := completion(r, strings.Repeat("x", 1000))
+		c.ReplayFor, c.KnownFor = time.Minute, 2*time.Hour
+		l.complete(c)
+	}
+	room := func() (bytes int) {
+		t.Helper()
+		if _, err := fmt.Sscan(l.ask("SELECT coalesce(sum(pg_column_size(r.*)), 0) FROM "+l.names.Records+" AS r"), &bytes); err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+	full := room()
+	l.advance(30 * time.Minute)
+	tx := l.open("SELECT 1 FROM " + l.names.Records + " WHERE key = 'key7' FOR UPDATE")
+	var bodies int
+	sweep := func() {
+		t.Helper()
+		for more, rounds := true, 0; more; rounds++ {
+			done, err := l.Expire(soon(t), backend.ExpireRequest{Limit: 9})
+			if err != nil || done.Removed != 0 || done.Bodies > 9 || rounds > n {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			bodies, more = bodies+done.Bodies, done.More
+		}
+	}
+	if sweep(); bodies != n-1 {
+		t.Errorf("dropped %d results beside a locked row, want %d", bodies, n-1)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if sweep(); bodies != n {
+		t.Errorf("dropped %d results, want %d", bodies, n)
+	}
+	if left := room(); left > full-n*900 {
+		t.Errorf("rows of %d bytes take %d without their results of 1,000 each", full, left)
+	}
+	rec, err := l.Get(soon(t), reserveOf("key7").ID)
+	if err != nil || rec.State != backend.Completed || !rec.BodyExpired || len(rec.Body) != 0 {
+		t.Errorf("between the windows: %+v, %v", rec, err)
+	}
+	// The clock of the store is the server's: set back, it makes nothing due, and set
+	// forward it removes what is due then.
+	l.advance(-time.Hour)
+	if done, err := l.Expire(soon(t), backend.ExpireRequest{}); err != nil || done.Removed+done.Bodies != 0 {
+		t.Errorf("an hour back: %+v, %v", done, err)
+	}
+	l.advance(2*time.Hour + 31*time.Minute)
+	if done, err := l.Expire(soon(t), backend.ExpireRequest{}); err != nil || done.Removed != n {
+		t.Errorf("two hours forward: %+v, %v", done, err)
+	}
+}
+
+// What row-level TTL of CockroachDB removes is what a sweeper would remove: settled
+// records from the end of their dedup window on, and nothing that is not settled.
+func TestSweepAgreesWithRowLevelTTL(t *testing.T) {
+	t.Parallel()
+	l := newLease(t, newBase(t, ""), setup{})
+	var ttl string
+	for _, m := range Migrations(l.names, CockroachDB()) {
+		for _, text := range m.statements() {
+			if _, after, ok := strings.Cut(text, "ttl_expiration_expression = '"); ok {
+				ttl, _, _ = strings.Cut(after, "'")
+			}
+		}
+	}
+	if ttl == "" {
+		t.Fatal("the schema has no row-level TTL")
+	}
+	settled := reserveOf("settled")
+	settled.KnownFor = time.Hour
+	l.acquire(settled)
+	c := completion(settled, "x")
+	c.ReplayFor, c.KnownFor = time.Minute, time.Hour
+	l.complete(c)
+	for _, name := range []string{"uncertain", "live", "held", "rerun"} {
+		r := reserveOf(name)
+		if r.TTL, r.KnownFor = time.Minute, time.Hour; name == "live" {
+			r.TTL = 100 * time.Hour
+		}
+		if name == "held" {
+			r.OnAbandoned = backend.Hold
+		}
+		l.acquire(r)
+		if name == "uncertain" {
+			c := completion(r, "")
+			c.State, c.ReplayFor, c.KnownFor = backend.Uncertain, 0, 0
+			l.complete(c)
+		}
+	}
+	due := func() string {
+		return l.ask("SELECT coalesce(string_agg(key, ' ' ORDER BY key), '') FROM " + l.names.Records + " WHERE " + ttl + " <= " + l.now)
+	}
+	if end := l.ask("SELECT (" + ttl + ") = known_until AND known_until = completed_at + interval '1 hour' FROM " + l.names.Records + " WHERE key = 'settled'"); end != "true" {
+		t.Error("the end by TTL is not that of the dedup window")
+	}
+	l.advance(59 * time.Minute)
+	if got := due(); got != "" {
+		t.Errorf("due by TTL within the dedup window: %s", got)
+	}
+	l.advance(30 * time.Hour)
+	if got := due(); got != "settled" {
+		t.Errorf("due by TTL: %q, want the settled record only", got)
+	}
+	if _, err := l.Expire(soon(t), backend.ExpireRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if left := l.ask("SELECT string_agg(key, ' ' ORDER BY key) FROM " + l.names.Records); left != "held live uncertain" || due() != "" {
+		t.Errorf("after the sweep: %s; due by TTL: %q", left, due())
 	}
 }

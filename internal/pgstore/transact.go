@@ -15,6 +15,10 @@ import (
 // that got through, or a server that wants it.
 const txTries = 12
 
+// lockGrace is how much longer than its wait policy allows a call asks again after a
+// lock that was perhaps not its key's.
+const lockGrace = 250 * time.Millisecond
+
 // settleLimit is how long a commit in doubt is asked after, beyond the caller's
 // deadline if need be.
 const settleLimit = 5 * time.Second
@@ -127,10 +131,16 @@ func (a *attempt[Tx]) run(ctx context.Context, began time.Time, wait time.Durati
 			asking, a.doubt = limited, err
 			a.pass.works()
 		case endLocked:
-			if inDoubt || a.s.c.Dialect.SettingInStatement && !isRowLocked(err) && tries < txTries {
+			if inDoubt {
 				break
 			}
 			left := wait - now().Sub(began)
+			if a.s.c.Dialect.SettingInStatement && !isRowLocked(err) && tries < txTries && left > -lockGrace {
+				// It may have been another lock, see isRowLocked, or the place in the queue
+				// behind the row.
+				patience = min(patience, max(left, a.s.c.LockWait))
+				break
+			}
 			if left <= 0 {
 				return backend.Reservation{Outcome: backend.Busy}, nil
 			}
@@ -335,8 +345,9 @@ func endError[Tx any](l Link[Tx], err error) error {
 	switch c := code(err); {
 	case c == codeAborted:
 		return errSwallowed
-	case c == codeDivision, l.State() == LinkEnded:
-		// Our row is not there, or no longer ours: another transaction was begun.
+	case c == codeDivision, c == codeNoSavepoint, c == codeNoTransaction, l.State() == LinkEnded:
+		// Our row or savepoint is not there, or no longer ours: the transaction was ended,
+		// and perhaps another one begun.
 		return errEnded
 	}
 	return err

@@ -73,16 +73,21 @@ func (g *rig) want(n int, name string) {
 // idle insists that no connection is lent and that none is left in a transaction.
 func (g *rig) idle(after string) {
 	g.t.Helper()
+	// The pool closes a broken connection in the background.
+	for end := time.Now().Add(10 * time.Second); g.pool.Stat().AcquiredConns() != 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	if n := g.pool.Stat().AcquiredConns(); n != 0 {
 		g.t.Fatalf("after %s %d connections are still lent", after, n)
 	}
-	if n := g.ask("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"); n != "0" {
+	if n := g.ask("SELECT count(*) FROM pg_stat_activity WHERE " + mine + " AND state LIKE 'idle in%'"); n != "0" {
 		g.t.Fatalf("after %s %s sessions are idle in a transaction", after, n)
 	}
 }
 
 // Two round trips beside fn's own, and one for a replay.
 func TestTransactRoundTrips(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{size: 1})
 	run := func(s *Store[pgx.Tx], key string, work backend.Work[pgx.Tx]) func() {
 		return func() {
@@ -129,6 +134,7 @@ func TestTransactRoundTrips(t *testing.T) {
 // What idem sets for its own waits is not what fn's statements, or the next user of
 // the connection, run under.
 func TestSettingsDoNotLeak(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
 			g := newRig(t, "", setup{size: 1, mode: mode})
@@ -201,6 +207,7 @@ func TestSettingsDoNotLeak(t *testing.T) {
 
 // C-R20: duplicates wait without a connection.
 func TestStormDoesNotEatThePool(t *testing.T) {
+	t.Parallel()
 	for _, wait := range []time.Duration{30 * time.Second, 0} {
 		t.Run(wait.String(), func(t *testing.T) {
 			g := newRig(t, "", setup{size: 2})
@@ -259,6 +266,7 @@ func TestStormDoesNotEatThePool(t *testing.T) {
 
 // A roll-back hands the key to the next in line, whatever ended the first.
 func TestWorkThatFailsGivesEverythingBack(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{size: 1})
 	boom := errors.New("boom")
 	for name, end := range map[string]func() error{
@@ -292,6 +300,7 @@ func TestWorkThatFailsGivesEverythingBack(t *testing.T) {
 
 // R19: what a function does to its transaction.
 func TestTransactionIsNotTheFunctionsToEnd(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{})
 	sql := func(text string, swallow bool, c backend.Completion) backend.Work[pgx.Tx] {
 		return func(ctx context.Context, tx pgx.Tx, res backend.Reservation) (backend.Completion, error) {
@@ -319,6 +328,14 @@ func TestTransactionIsNotTheFunctionsToEnd(t *testing.T) {
 		{"commit and chain", "COMMIT AND CHAIN", completed("x"), backend.ErrOutcomeUnknown, 1, backend.Uncertain},
 		{"rollback", "ROLLBACK", completed("x"), backend.ErrOutcomeUnknown, 0, 0},
 		{"rollback and begin", "ROLLBACK; BEGIN", completed("x"), backend.ErrOutcomeUnknown, 0, 0},
+		{"prepare", "PREPARE TRANSACTION 'x'", completed("x"), backend.ErrTransactionEnded, 0, 0}, // refused by this server; see preparedTransaction
+		{"commit and begin and undo", "COMMIT; BEGIN", undo, backend.ErrTransactionEnded, 1, backend.Uncertain},
+		{"back to the savepoint", "ROLLBACK TO SAVEPOINT idem_fn", completed("x"), nil, 0, backend.Completed}, // its own effects, and no more
+		{"release of the savepoint", "RELEASE SAVEPOINT idem_fn", completed("x"), nil, 1, backend.Completed},
+		{"release and undo", "RELEASE SAVEPOINT idem_fn", undo, errEnded, 0, 0},
+		{"a savepoint of the same name", "SAVEPOINT idem_fn", completed("x"), nil, 1, backend.Completed},
+		{"a savepoint of its own left open", "SAVEPOINT mine", completed("x"), nil, 1, backend.Completed},
+		{"a savepoint of its own and undo", "SAVEPOINT mine", undo, nil, 0, backend.Failed},
 		{"swallowed error", "SELECT 1/0", completed("x"), errSwallowed, 0, 0},
 		{"swallowed error and undo", "SELECT 1/0", undo, nil, 0, backend.Failed},
 		{"fine", "SELECT 1", completed("x"), nil, 1, backend.Completed},
@@ -381,8 +398,10 @@ func TestTransactionIsNotTheFunctionsToEnd(t *testing.T) {
 
 // The server's wish for another try is granted, with the function run again.
 func TestSerializationFailuresAreRetried(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{isolation: "repeatable read"})
-	g.exec("CREATE TABLE counter AS SELECT 0 AS n")
+	counter := g.names.Prefix + "counter"
+	g.exec("CREATE TABLE " + counter + " AS SELECT 0 AS n")
 	const callers, each = 8, 5
 	var wg sync.WaitGroup
 	var ran atomic.Int64
@@ -392,7 +411,7 @@ func TestSerializationFailuresAreRetried(t *testing.T) {
 				for { // bounded tries are the store's; who runs out of them calls again
 					_, err := g.s.Transact(g.ctx, request(fmt.Sprint(c, "-", i)), func(ctx context.Context, tx pgx.Tx, _ backend.Reservation) (backend.Completion, error) {
 						ran.Add(1)
-						_, err := tx.Exec(ctx, "UPDATE counter SET n = n + 1")
+						_, err := tx.Exec(ctx, "UPDATE "+counter+" SET n = n + 1")
 						return completed("x"), err
 					})
 					var pg *pgconn.PgError
@@ -408,7 +427,7 @@ func TestSerializationFailuresAreRetried(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := g.ask("SELECT n FROM counter"); n != fmt.Sprint(callers*each) {
+	if n := g.ask("SELECT n FROM " + counter); n != fmt.Sprint(callers*each) {
 		t.Errorf("the counter is %s after %d calls, %d runs", n, callers*each, ran.Load())
 	}
 	if ran.Load() == callers*each {

@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/internal/testdb"
 )
 
 // BenchmarkTransact compares one Execute against the same effect without any
 // idempotency, and shows what the savepoint costs.
 func BenchmarkTransact(b *testing.B) {
-	g := newRig(b, "", setup{size: 8})
+	g := newRig(b, testdb.Postgres(b).Database(b), setup{size: 8})
 	c := g.config()
 	c.Now = "" // the clock of production, not the one that tests shift
 	g.s = New(PgxDB{Pool: g.pool}, c)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/goidem/idem/backend"
+	"github.com/goidem/idem/internal/testdb"
 )
 
 // BenchmarkTransactRatios compares transactional mode with what is written by hand
@@ -19,7 +20,7 @@ import (
 // iteration is one round of all of them, in turn, and the ratios are medians over the
 // rounds: the machine's moods meet each of them alike. Run it with -benchtime=9x.
 func BenchmarkTransactRatios(b *testing.B) {
-	g := newRig(b, "", setup{size: 8})
+	g := newRig(b, testdb.Postgres(b).Database(b), setup{size: 8})
 	c := g.config()
 	c.Now = "" // the clock of production, not the one that tests shift
 	g.s = New(PgxDB{Pool: g.pool}, c)

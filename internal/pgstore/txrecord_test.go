@@ -16,6 +16,7 @@ import (
 // put together from that is the stored one, to the microsecond, by the clock of
 // production too.
 func TestTransactReturnsTheStoredRecord(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{})
 	c := g.config()
 	c.Now = ""
@@ -69,6 +70,7 @@ func TestTransactReturnsTheStoredRecord(t *testing.T) {
 // reserve of this very attempt, made outside of a transaction. The function runs once,
 // under the session's own lock_timeout.
 func TestTransactOverItsOwnReserve(t *testing.T) {
+	t.Parallel()
 	g := newRig(t, "", setup{size: 1})
 	if _, err := g.pool.Exec(g.ctx, "SET lock_timeout = '7s'"); err != nil {
 		t.Fatal(err)

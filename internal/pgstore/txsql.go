@@ -24,7 +24,7 @@ type txTexts struct {
 	first   string
 	reserve string // see open
 	clock   string // now, seed, lock_timeout
-	lock    string // $1 id: columns, now; locks the row
+	lock    string // $1 id, $2 lock timeout, where that can be part of it: columns, now; locks the row
 	claim   string // $1 id, $2 owner: an attempt's record turns uncertain
 	touch   string // $1 id, $2 owner
 	insert  string // see insertStmt
@@ -83,8 +83,12 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 				`replay_until = `+still+` + $6::int8 * interval '1 microsecond', known_until = `+still+` + $7::int8 * interval '1 microsecond'`, same, settle)
 		}
 	}
-	first := ""
+	first, lock := "", fmt.Sprintf(`SELECT %s, %s FROM %s WHERE id = $1::uuid FOR UPDATE`, columns, now, n.Records)
 	if d.SettingInStatement {
+		// The limit is set when the row is looked for, and put back when it is locked.
+		lock = fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT current_setting('lock_timeout') AS old, set_config('lock_timeout', $2::text, true) AS set), `+
+			`cur AS MATERIALIZED (SELECT %[1]s FROM %[2]s WHERE id = $1::uuid AND (SELECT set FROM c) IS NOT NULL FOR UPDATE) `+
+			`SELECT %[1]s, %[3]s, set_config('lock_timeout', (SELECT old FROM c), true) FROM cur`, columns, n.Records, now)
 		first = fmt.Sprintf(limitedInsert+`INSERT INTO %[2]s (id, %[3]s, sweep_after) `+
 			`SELECT $1::uuid, $2::text, $3::text, $4::text, %[4]d, 1, %[5]d, $5::uuid, %[6]s, 1, false, $6::int2, `+
 			`$7::bytea, $8::text, $9::int8, $10::timestamptz, c.now, c.now + $11::int8 * interval '1 microsecond', `+
@@ -109,7 +113,7 @@ func newTxTexts(n Names, d Dialect, now, seed string) txTexts {
 			now, set, columns, n.Records, rowFormat, backend.Uncertain, seed, of("ins"), of("cur"), reset,
 			place, placeOf("ins"), placeOf("cur")),
 		clock:   fmt.Sprintf(`SELECT %s, %s, current_setting('lock_timeout')`, now, seed),
-		lock:    fmt.Sprintf(`SELECT %s, %s FROM %s WHERE id = $1::uuid FOR UPDATE`, columns, now, n.Records),
+		lock:    lock,
 		claim:   fmt.Sprintf(`UPDATE %s SET rev = rev + 1, state = %d, known_until = NULL WHERE id = $1::uuid AND owner = $2::uuid AND state IN (%d, %d)`, n.Records, backend.Uncertain, backend.InFlight, backend.Uncertain),
 		touch:   fmt.Sprintf(`UPDATE %s SET rev = rev + 1 WHERE id = $1::uuid AND owner = $2::uuid`, n.Records),
 		insert:  insertText(n, now, seed),

@@ -11,14 +11,16 @@
 //
 // A machine without a server skips the tests that need it. The environment decides otherwise:
 //
-//   - IDEM_TEST_REQUIRE lists the servers whose absence is a failure, out of postgres, pgbouncer and
-//     redis, separated by commas, or all;
+//   - IDEM_TEST_REQUIRE lists what must not be missing, out of postgres, pgbouncer, redis and chromium
+//     (the browser that looks at bench's page), separated by commas, or all;
 //   - IDEM_TEST_PG_BIN is the folder of PostgreSQL's binaries, when the newest installed is not meant.
 //
-// Nothing outlives the tests. [Main] stops the servers and removes their files. When the test binary
-// is killed, Linux kills its servers at once; their files, and on other systems the servers
-// themselves, go when the next test binary starts one.
+// Package throwaway starts and stops them; here is what a test wants of it. Nothing outlives the
+// tests: [Main] stops the servers and removes their files. When the test binary is killed, Linux kills
+// its servers at once; their files, and on other systems the servers themselves, go when the next test
+// binary starts one.
 //
-// A test that looks for leaked goroutines while servers run has two of testdb's to expect, to be
-// ignored by these names: testdb.(*spawner).loop, and for each server testdb.(*process).wait.
+// A test that looks for leaked goroutines while servers run has two of package throwaway's to expect,
+// to be ignored by these names: throwaway.(*spawner).loop, and for each server
+// throwaway.(*process).wait.
 package testdb

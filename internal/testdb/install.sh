@@ -1,7 +1,8 @@
 #!/bin/sh
-# Finds the servers that the tests start, and installs the missing ones from the packages of Debian,
-# Ubuntu or Homebrew. It needs no server to run and starts none. A server that cannot be had is no
-# failure here: its tests skip, or fail by IDEM_TEST_REQUIRE. INSTALL=0 looks only.
+# Finds the servers that the tests start and the browser that opens the benchmark's page, and installs
+# what is missing from the packages of Debian, Ubuntu or Homebrew. It needs no server to run and starts
+# none. What cannot be had is no failure here: its tests skip, or fail by IDEM_TEST_REQUIRE. INSTALL=0
+# looks only.
 set -u
 
 say() { printf 'servers: %s\n' "$*"; }
@@ -41,6 +42,18 @@ find_redis() {
 	version=$("$path" --version 2>/dev/null)
 	version=${version#*v=}
 	[ "$(number "$version")" -lt "$oldest_redis" ] || found="Redis ${version%% *} at $path"
+}
+
+find_chromium() {
+	found=''
+	for browser in chromium chromium-browser google-chrome google-chrome-stable \
+		'/Applications/Chromium.app/Contents/MacOS/Chromium' \
+		'/Applications/Google Chrome.app/Contents/MacOS/Google Chrome'; do
+		path=$(command -v "$browser") || continue
+		version=$("$path" --version 2>/dev/null) || continue
+		found="${version%% built on *} at $path"
+		return
+	done
 }
 
 # look NAME...: reports what is there and sets missing to the names of what is not.
@@ -89,7 +102,7 @@ apt_install() {
 	return $status
 }
 
-look postgres pgbouncer redis
+look postgres pgbouncer redis chromium
 [ -n "$missing" ] || exit 0
 
 if [ "${INSTALL:-1}" = 0 ]; then
@@ -126,6 +139,7 @@ for name in $missing; do
 	postgres) what="PostgreSQL $oldest_postgres or later" ;;
 	pgbouncer) what=PgBouncer ;;
 	redis) what="Redis $oldest_redis or later" ;;
+	chromium) what=Chromium ;;
 	esac
 	say "$what is missing: the tests that need it will be skipped"
 done

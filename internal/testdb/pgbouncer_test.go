@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"slices"
 	"testing"
+
+	"github.com/goidem/idem/internal/throwaway"
 )
 
 func TestPgBouncerPoolsByTransaction(t *testing.T) {
@@ -20,12 +22,12 @@ func TestPgBouncerPoolsByTransaction(t *testing.T) {
 	// Two clients at once on the only connection: each has it between the other's transactions.
 	var backends []string
 	for range 2 {
-		c, err := pgConnect(u.Host, superuser, databaseName(db))
+		c, err := throwaway.Connect(u.Host, "postgres", throwaway.DatabaseName(db))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.close()
-		got, err := c.query("SELECT pg_backend_pid()")
+		defer c.Close()
+		got, err := c.Query("SELECT pg_backend_pid()")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +47,14 @@ func TestPgBouncerSurvivesTheServersRestart(t *testing.T) {
 	}
 	pg.Kill(t)
 	pg.Restart(t)
-	if !poll(func() bool { err = leadsTo(pg, u.Host, "postgres"); return err == nil }) {
+	if !throwaway.Poll(t.Context(), func() bool {
+		c, e := throwaway.Connect(u.Host, "postgres", "postgres")
+		if err = e; err == nil {
+			_, err = c.Query("SELECT 1")
+			c.Close()
+		}
+		return err == nil
+	}) {
 		t.Error(err)
 	}
 }

@@ -1,10 +1,11 @@
 package testdb
 
 import (
-	"path/filepath"
-	"strconv"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/goidem/idem/internal/throwaway"
 )
 
 func TestPostgresDatabasesAreApart(t *testing.T) {
@@ -18,7 +19,7 @@ func TestPostgresDatabasesAreApart(t *testing.T) {
 	if got := pg.Exec(t, a, "SELECT n FROM only_here"); len(got) != 1 || got[0] != "7" {
 		t.Errorf("the table in its database holds %q, want 7", got)
 	}
-	if _, err := pg.exec(b, "SELECT n FROM only_here"); err == nil {
+	if _, err := pg.srv.Exec(b, "SELECT n FROM only_here"); err == nil {
 		t.Error("a table of one test's database is seen in another's")
 	}
 }
@@ -29,7 +30,7 @@ func TestPostgresKeepsCommitsAcrossKill(t *testing.T) {
 	db := pg.Database(t)
 	pg.Exec(t, db, "CREATE TABLE kept AS SELECT 7 AS n")
 	pg.Kill(t)
-	if _, err := pg.exec(db, "SELECT 1"); err == nil {
+	if _, err := pg.srv.Exec(db, "SELECT 1"); err == nil {
 		t.Fatal("the killed server answers")
 	}
 	pg.Restart(t)
@@ -53,56 +54,28 @@ func TestPostgresIsDurable(t *testing.T) {
 
 func TestPostgresOptions(t *testing.T) {
 	t.Parallel()
-	parent := filepath.Dir(Postgres(t).dir)
+	Postgres(t) // the host is there
+	parent, err := os.MkdirTemp(session.host.Dir(), "parent-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(parent, 0o711); err != nil {
+		t.Fatal(err)
+	}
 	pg := StartPostgres(t, PGOptions{Parent: parent, Settings: map[string]string{
 		"application_name": "it's", "synchronous_commit": "off",
 	}})
-	if filepath.Dir(pg.dir) != parent {
-		t.Errorf("its folder is %s, want one in %s", pg.dir, parent)
+	if in, err := os.ReadDir(parent); err != nil || len(in) != 1 {
+		t.Errorf("its parent has %v, %v, want a folder", in, err)
 	}
 	for name, want := range map[string]string{"application_name": "it's", "synchronous_commit": "off"} {
 		if got := pg.Exec(t, "postgres", "SHOW "+name); len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %q, want %s", name, got, want)
 		}
 	}
-	if _, err := startPostgres(PGOptions{Settings: map[string]string{"no_such_setting": "1"}}); err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+	if _, err := startPostgres(t.Context(), PGOptions{Settings: map[string]string{"no_such_setting": "1"}}); err == nil || !strings.Contains(err.Error(), "no_such_setting") {
 		t.Errorf("an unknown setting: %v, want an error with the end of the log", err)
 	}
-}
-
-// TestPostgresKillTakesEveryBackend has a backend that is busy, which would outlive its postmaster.
-func TestPostgresKillTakesEveryBackend(t *testing.T) {
-	t.Parallel()
-	pg := StartPostgres(t, PGOptions{})
-	busy := make(chan error, 1)
-	go func() {
-		_, err := pg.exec("postgres", "SELECT count(*) FROM generate_series(1, 1000000000000)")
-		busy <- err
-	}()
-	const find = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%generate_series%' AND pid <> pg_backend_pid()"
-	var pids []string
-	if !poll(func() bool { pids = pg.Exec(t, "postgres", find); return len(pids) > 0 }) {
-		t.Fatal("the busy backend does not show")
-	}
-	pid, err := strconv.Atoi(pids[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !running(pid) {
-		t.Fatal("the busy backend is not among the processes")
-	}
-	pg.Kill(t)
-	if running(pid) {
-		t.Error("the busy backend outlives the kill")
-	}
-	if err := <-busy; err == nil {
-		t.Error("its query succeeded")
-	}
-	pg.Restart(t) // over what a kill leaves behind, then in order, then while it runs
-	pg.Stop()
-	pg.Restart(t)
-	pg.Restart(t)
-	pg.Exec(t, "postgres", "SELECT 1")
 }
 
 func TestPostgresDatabaseGoesWithItsTest(t *testing.T) {
@@ -111,12 +84,12 @@ func TestPostgresDatabaseGoesWithItsTest(t *testing.T) {
 	var name string
 	outer := t
 	t.Run("test", func(t *testing.T) {
-		name = databaseName(pg.Database(t))
-		c, err := pgConnect(pg.Addr(), superuser, name) // stays connected
+		name = throwaway.DatabaseName(pg.Database(t))
+		c, err := throwaway.Connect(pg.Addr(), "postgres", name) // stays connected
 		if err != nil {
 			t.Fatal(err)
 		}
-		outer.Cleanup(func() { c.conn.Close() })
+		outer.Cleanup(c.Close)
 	})
 	if left := pg.Exec(t, "postgres", "SELECT datname FROM pg_database WHERE datname = '"+name+"'"); len(left) > 0 {
 		t.Errorf("the database of a test that has ended is there: %q", left)
@@ -128,12 +101,12 @@ func TestPostgresRoleHasNoRights(t *testing.T) {
 	pg := Postgres(t)
 	db, role := pg.Database(t), pg.Role(t, "CONNECTION LIMIT 5")
 	pg.Exec(t, db, "CREATE TABLE secret (n int)")
-	c, err := pgConnect(pg.Addr(), role, databaseName(db))
+	c, err := throwaway.Connect(pg.Addr(), role, throwaway.DatabaseName(db))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
-	if _, err := c.query("SELECT n FROM secret"); err == nil || !strings.Contains(err.Error(), "42501") {
+	defer c.Close()
+	if _, err := c.Query("SELECT n FROM secret"); err == nil || !strings.Contains(err.Error(), "42501") {
 		t.Errorf("a bare role reads another's table: %v, want permission denied", err)
 	}
 }

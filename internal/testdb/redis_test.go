@@ -3,6 +3,8 @@ package testdb
 import (
 	"strings"
 	"testing"
+
+	"github.com/goidem/idem/internal/throwaway"
 )
 
 func TestRedisIsShared(t *testing.T) {
@@ -35,7 +37,7 @@ func TestRedisKill(t *testing.T) {
 			r := StartRedis(t, tt.args...)
 			r.Do(t, "SET", "k", "7")
 			r.Kill(t)
-			if _, err := r.do("PING"); err == nil {
+			if _, err := r.srv.Do("PING"); err == nil {
 				t.Fatal("the killed server answers")
 			}
 			r.Restart(t)
@@ -49,11 +51,11 @@ func TestRedisKill(t *testing.T) {
 func TestRedisReportsWhatItRefuses(t *testing.T) {
 	t.Parallel()
 	Redis(t) // skips without Redis
-	_, err := startRedis([]string{"--no-such-setting", "yes"})
+	_, err := startRedis(t.Context(), throwaway.RedisOptions{Args: []string{"--no-such-setting", "yes"}})
 	if err == nil || !strings.Contains(err.Error(), "no-such-setting") {
 		t.Errorf("an unknown setting: %v, want an error with the end of the log", err)
 	}
-	if _, err := startRedis([]string{"appendonly", "yes"}); err == nil {
+	if _, err := startRedis(t.Context(), throwaway.RedisOptions{Args: []string{"appendonly", "yes"}}); err == nil {
 		t.Error("an argument without dashes is accepted")
 	}
 }
@@ -64,7 +66,7 @@ func TestRedisReplica(t *testing.T) {
 	replica := StartReplica(t, master)
 	master.Do(t, "SET", "k", "7")
 	var got string
-	if !poll(func() bool { got = replica.Do(t, "GET", "k"); return got == "7" }) {
+	if !throwaway.Poll(t.Context(), func() bool { got = replica.Do(t, "GET", "k"); return got == "7" }) {
 		t.Errorf("the replica holds %q, want 7", got)
 	}
 }
@@ -81,19 +83,19 @@ func TestSentinelsFailOver(t *testing.T) {
 	want := strings.Replace(replica.Addr(), ":", "\n", 1)
 	for _, addr := range addrs {
 		var got string
-		if !poll(func() bool {
-			got, _ = redisDo(addr, "", "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+		if !throwaway.Poll(t.Context(), func() bool {
+			got, _ = throwaway.RedisDo(addr, "", "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
 			return got == want
 		}) {
 			t.Errorf("sentinel says the master is %q, want %q", got, want)
 		}
 	}
 	// The promoted server stays what it has become.
-	if !poll(func() bool { return replica.infoIs("role", "master") == nil }) {
+	if !throwaway.Poll(t.Context(), func() bool { return replica.srv.InfoIs("role", "master") == nil }) {
 		t.Fatal("the replica was not promoted")
 	}
 	replica.Restart(t)
-	if err := replica.infoIs("role", "master"); err != nil {
+	if err := replica.srv.InfoIs("role", "master"); err != nil {
 		t.Error(err)
 	}
 }
@@ -103,7 +105,7 @@ func TestClusterIsReady(t *testing.T) {
 	nodes := StartClusterNodes(t, 3)
 	took := 0
 	for _, node := range nodes {
-		answer, err := node.do("SET", "k", "7")
+		answer, err := node.srv.Do("SET", "k", "7")
 		switch {
 		case err == nil && answer == "OK":
 			took++

@@ -1,14 +1,15 @@
 package testdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/goidem/idem/internal/throwaway"
 )
 
 // session is what the running test binary owns.
@@ -16,18 +17,10 @@ import (
 var session struct {
 	mu      sync.Mutex
 	running bool // within Main
-	spawner *spawner
-	dir     *ownedDir
-	servers []server // in the order of their start
+	host    *throwaway.Host
 
 	postgres lazy[*PG]
 	redis    lazy[*RedisServer]
-}
-
-// server is what Main stops at the end.
-type server interface {
-	// discard stops the server without care for its data and removes its files.
-	discard()
 }
 
 // lazy is a server that starts when it is first asked for.
@@ -72,89 +65,51 @@ func run(m interface{ Run() int }, after []func() error) (code int) {
 	return code
 }
 
-// shutdown stops the servers, the newest first: a replica goes before its master.
+// shutdown stops the servers.
 func shutdown() {
 	session.mu.Lock()
-	defer session.mu.Unlock()
-	session.running = false
-	for _, s := range slices.Backward(session.servers) {
-		s.discard()
-	}
-	session.servers = nil
-	if session.spawner != nil {
-		session.spawner.stop()
-		session.spawner = nil
-	}
-	if session.dir != nil {
-		session.dir.remove()
-		session.dir = nil
+	host := session.host
+	session.running, session.host = false, nil
+	session.mu.Unlock()
+	if host != nil {
+		host.Close()
 	}
 }
 
-// open makes ready what every server needs: the folder and the thread that starts processes.
-func open() (dir string, err error) {
+// open returns the host of the servers.
+func open() (*throwaway.Host, error) {
 	session.mu.Lock()
 	defer session.mu.Unlock()
 	if !session.running {
-		return "", errors.New("testdb: servers would never be stopped: call testdb.Main in the package's TestMain")
+		return nil, errors.New("testdb: servers would never be stopped: call testdb.Main in the package's TestMain")
 	}
-	if session.spawner == nil {
-		session.spawner = newSpawner()
-	}
-	if session.dir == nil {
-		removeStale(os.TempDir())
-		if session.dir, err = newOwnedDir(os.TempDir()); err != nil {
-			return "", err
+	if session.host == nil {
+		host, err := throwaway.New("")
+		if err != nil {
+			return nil, err
 		}
+		session.host = host
 	}
-	return session.dir.path, nil
+	return session.host, nil
 }
 
-// serverDir makes a folder for one server, in parent or, when that is "", in the session's folder.
-func serverDir(parent, name string) (string, error) {
-	base, err := open()
-	if err != nil {
-		return "", err
-	}
-	if parent == "" {
-		parent = base
-	}
-	dir, err := os.MkdirTemp(parent, name+"-")
-	if err != nil {
-		return "", err
-	}
-	// Another user's server passes through it.
-	return dir, os.Chmod(dir, 0o711)
-}
-
-// manage makes Main stop s, in case that no test does.
-func manage(s server) {
-	session.mu.Lock()
-	defer session.mu.Unlock()
-	session.servers = append(session.servers, s)
-}
-
-// release stops s now.
-func release(s server) {
-	session.mu.Lock()
-	session.servers = slices.DeleteFunc(session.servers, func(other server) bool { return other == s })
-	session.mu.Unlock()
-	s.discard()
-}
+// starting is the context of a start. A test that ends early does not end it: what
+// starts may be shared.
+func starting(tb testing.TB) context.Context { return context.WithoutCancel(tb.Context()) }
 
 // need skips the test when err says that a server is not installed, and fails it when there is another
 // error or when the environment requires that server. name is the server's in IDEM_TEST_REQUIRE.
 func need(tb testing.TB, name string, err error) {
 	tb.Helper()
-	var absent *notInstalledError
+	var absent *throwaway.NotInstalledError
 	switch {
 	case err == nil:
 	case !errors.As(err, &absent):
 		tb.Fatal(err)
 	case required(name):
-		tb.Fatalf("%v, and IDEM_TEST_REQUIRE asks for %s", err, name)
+		tb.Fatalf("%s: make test installs it, and IDEM_TEST_REQUIRE asks for %s", absent.Missing(), name)
 	default:
-		tb.Skip(err)
+		tb.Skip(absent.Missing() + ": make test installs it")
 	}
 }
 
@@ -165,22 +120,4 @@ func required(name string) bool {
 		}
 	}
 	return false
-}
-
-// notInstalledError says that the machine lacks a server.
-type notInstalledError struct{ what, detail string }
-
-func (e *notInstalledError) Error() string {
-	return fmt.Sprintf("%s is not installed%s: make test installs it", e.what, e.detail)
-}
-
-// tail returns the last lines of a server's log.
-func tail(log string) string {
-	const lines = 20
-	text, err := os.ReadFile(log)
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return filepath.Base(log) + " ends with:\n" + strings.Join(all[max(0, len(all)-lines):], "\n")
 }

@@ -2,6 +2,7 @@ package testdb
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,11 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/goidem/idem/internal/throwaway"
 )
 
 // childEnv makes this test binary a child of one of its tests.
@@ -31,17 +35,18 @@ func TestMain(m *testing.M) {
 type child struct{}
 
 func (child) Run() int {
-	pg, err := startPostgres(PGOptions{})
+	ctx := context.Background()
+	pg, err := startPostgres(ctx, PGOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	r, err := startRedis(nil)
+	r, err := startRedis(ctx, throwaway.RedisOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	fmt.Println("started", pg.Addr(), r.Addr(), filepath.Dir(pg.dir))
+	fmt.Println("started", pg.Addr(), r.Addr(), session.host.Dir())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0
 }
@@ -52,7 +57,7 @@ func startChild(t *testing.T) (cmd *exec.Cmd, stdin io.Closer, addrs []string, d
 	t.Helper()
 	Postgres(t) // both skip where a server is missing
 	Redis(t)
-	tmp, err := os.MkdirTemp("", "idem-testdb-test-")
+	tmp, err := os.MkdirTemp("", "idem-child-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,15 +126,22 @@ func TestKilledBinaryLeavesNoServer(t *testing.T) {
 	if err := os.Chtimes(dir, past, past); err != nil {
 		t.Fatal(err)
 	}
-	if !parentDeathSignal {
-		removeStale(tmp)
+	look := func() {
+		next, err := throwaway.New(tmp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next.Close()
+	}
+	if runtime.GOOS != "linux" {
+		look()
 	}
 	for _, addr := range addrs {
-		if !poll(func() bool { return refuses(addr) }) {
+		if !throwaway.Poll(t.Context(), func() bool { return refuses(addr) }) {
 			t.Errorf("the server at %s outlives its test binary", addr)
 		}
 	}
-	removeStale(tmp)
+	look()
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the killed binary's files: %v, want them removed", err)
 	}
@@ -141,34 +153,6 @@ func refuses(addr string) bool {
 		conn.Close()
 	}
 	return err != nil
-}
-
-func TestRemoveStaleSparesTheLiving(t *testing.T) {
-	t.Parallel()
-	tmp := t.TempDir()
-	living, err := newOwnedDir(tmp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer living.remove()
-	young, foreign := filepath.Join(tmp, dirPrefix+"young"), filepath.Join(tmp, "other")
-	for _, dir := range []string{young, foreign} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	past := time.Now().Add(-time.Hour)
-	for _, dir := range []string{living.path, foreign} {
-		if err := os.Chtimes(dir, past, past); err != nil {
-			t.Fatal(err)
-		}
-	}
-	removeStale(tmp)
-	for _, dir := range []string{living.path, young, foreign} {
-		if _, err := os.Stat(dir); err != nil {
-			t.Errorf("removed: %v", err)
-		}
-	}
 }
 
 // recorder is a testing.TB that notes how a test would end.
@@ -183,7 +167,7 @@ func (r *recorder) Fatal(args ...any)         { r.failed = fmt.Sprint(args...) }
 func (r *recorder) Fatalf(f string, a ...any) { r.failed = fmt.Sprintf(f, a...) }
 
 func TestAbsentServer(t *testing.T) {
-	absent := fmt.Errorf("wrapped: %w", &notInstalledError{what: "Redis"})
+	absent := fmt.Errorf("wrapped: %w", &throwaway.NotInstalledError{Server: "Redis"})
 	for _, tt := range []struct {
 		name, require string
 		err           error
@@ -207,16 +191,5 @@ func TestAbsentServer(t *testing.T) {
 				t.Errorf("it fails with %q, want %q", r.failed, tt.fails)
 			}
 		})
-	}
-}
-
-func TestAbsentProgramsAreNotInstalled(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	if _, err := redisBin(); !errors.As(err, new(*notInstalledError)) {
-		t.Errorf("Redis out of PATH: %v, want that it is not installed", err)
-	}
-	t.Setenv("IDEM_TEST_PG_BIN", t.TempDir())
-	if _, err := postgresBin(); err == nil || errors.As(err, new(*notInstalledError)) {
-		t.Errorf("a folder without PostgreSQL: %v, want a failure, not a skip", err)
 	}
 }

@@ -5,29 +5,30 @@ CREATE TABLE{{.IfNotExists}} {{.Names.Schema}} (
 );
 CREATE TABLE{{.IfNotExists}} {{.Names.Records}} (
 	id             uuid PRIMARY KEY,           -- half of the SHA-256 of tenant, operation and key
+	-- What is always there and always as long comes first: the server finds it without a look at the rest, and nothing is padded.
+	owner          uuid NOT NULL,              -- token of the attempt
+	fence          int8 NOT NULL,
+	reserved_at    timestamptz NOT NULL,
+	sweep_after    timestamptz NOT NULL,       -- when a sweeper looks at the row; coarse
+	holder_pid     int8 NOT NULL,
+	rev            int4 NOT NULL,              -- grows with every write
+	attempt        int4 NOT NULL,
+	format         int2 NOT NULL,              -- version of this row's meaning
+	state          int2 NOT NULL,              -- 1 in flight, 2 completed, 3 failed, 4 uncertain, 5 open
+	on_abandoned   int2 NOT NULL,              -- 1 rerun, 2 recover, 3 hold
+	took_over      boolean NOT NULL,
 	tenant         text NOT NULL,
 	operation      text NOT NULL,
 	key            text NOT NULL,
-	format         int2 NOT NULL,              -- version of this row's meaning
-	rev            int4 NOT NULL,              -- grows with every write
-	state          int2 NOT NULL,              -- 1 in flight, 2 completed, 3 failed, 4 uncertain, 5 open
-	owner          uuid NOT NULL,              -- token of the attempt
-	fence          int8 NOT NULL,
-	attempt        int4 NOT NULL,
-	took_over      boolean NOT NULL,
-	on_abandoned   int2 NOT NULL,              -- 1 rerun, 2 recover, 3 hold
-	fingerprint    bytea,
 	holder_host    text NOT NULL,
-	holder_pid     int8 NOT NULL,
+	evidence       text NOT NULL,
+	fingerprint    bytea,
 	holder_started timestamptz,
-	reserved_at    timestamptz NOT NULL,
 	lease_until    timestamptz,
 	completed_at   timestamptz,
 	replay_until   timestamptz,
 	known_until    timestamptz,                -- NULL: no end until settled
-	evidence       text NOT NULL,
-	body           bytea,
-	sweep_after    timestamptz NOT NULL        -- when a sweeper looks at the row; coarse
+	body           bytea
 ){{if .PostgreSQL}} WITH (
 	fillfactor = 33,                           -- room for the completions in the rows' own page, also when one statement completes all of them
 	autovacuum_vacuum_scale_factor = 0.02,

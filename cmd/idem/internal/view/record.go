@@ -90,19 +90,21 @@ func Abandoned(r *idem.Record, now time.Time) bool {
 }
 
 // State is the state of a record as a cell.
-func State(r *idem.Record, now time.Time) Cell {
-	switch r.State {
+func State(r *idem.Record, now time.Time) Cell { return stateCell(r.State, Abandoned(r, now)) }
+
+func stateCell(state idem.State, abandoned bool) Cell {
+	switch state {
 	case idem.StateInFlight:
-		if Abandoned(r, now) {
+		if abandoned {
 			return Cell{"abandoned", Yellow}
 		}
 		return Cell{"in flight", Cyan}
 	case idem.StateCompleted:
 		return Cell{"completed", Green}
 	case idem.StateFailed, idem.StateUncertain:
-		return Cell{r.State.String(), Red}
+		return Cell{state.String(), Red}
 	}
-	return Cell{r.State.String(), Dim}
+	return Cell{state.String(), Dim}
 }
 
 // Lease is what is left of a record's lease.

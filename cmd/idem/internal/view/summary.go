@@ -15,21 +15,44 @@ import (
 
 // Summary counts records.
 type Summary struct {
-	Records    int            `json:"records"`
-	Bytes      int64          `json:"bytes"` // of results
-	States     map[string]int `json:"states"`
-	Operations []Operation    `json:"operations"`
-	Oldest     *time.Time     `json:"oldest,omitempty"` // when the oldest attempt began
-	File       File           `json:"file,omitzero"`
-	Store      string         `json:"store,omitempty"` // the URL of a store that is no file
+	Records    int64            `json:"records"`
+	Bytes      int64            `json:"bytes"` // of results
+	States     map[string]int64 `json:"states"`
+	Operations []Operation      `json:"operations"`
+	Oldest     *time.Time       `json:"oldest,omitempty"` // when the oldest attempt began
+	File       File             `json:"file,omitzero"`
+	Store      string           `json:"store,omitempty"` // the URL of a store that is no file
+	Backlog    *Backlog         `json:"backlog,omitempty"`
+}
+
+// Backlog is what waits for a sweep in a store that is no file.
+type Backlog struct {
+	Due           int64   `json:"due"`
+	Capped        bool    `json:"capped,omitempty"` // at least so many
+	OldestSeconds float64 `json:"oldestSeconds"`    // how long the oldest has been due
+}
+
+// SetBacklog notes what waits for a sweep.
+func (s *Summary) SetBacklog(b backend.Backlog) {
+	s.Backlog = &Backlog{Due: b.Due, Capped: b.Capped, OldestSeconds: b.Oldest.Seconds()}
+}
+
+// String is the backlog in words.
+func (b *Backlog) String() string {
+	least := ""
+	if b.Capped {
+		least = "at least "
+	}
+	age := Age(time.Duration(b.OldestSeconds * float64(time.Second)))
+	return fmt.Sprintf("%s%d records to look at, the oldest for %s", least, b.Due, age)
 }
 
 // Operation counts the records of one operation, all tenants together.
 type Operation struct {
-	Operation string         `json:"operation"`
-	Records   int            `json:"records"`
-	Bytes     int64          `json:"bytes"`
-	States    map[string]int `json:"states"`
+	Operation string           `json:"operation"`
+	Records   int64            `json:"records"`
+	Bytes     int64            `json:"bytes"`
+	States    map[string]int64 `json:"states"`
 }
 
 // File is what is known about the store's file.
@@ -40,36 +63,62 @@ type File struct {
 	// Expired records are still on disk; Due are those that a sweep would remove.
 	Expired int `json:"expired"`
 	Due     int `json:"due"`
-	// StaleResults are past their replay window; they go with their records.
+	// StaleResults are past their replay window; sweeps drop them, group by group.
 	StaleResults int `json:"staleResults"`
 }
 
 // Summarise counts what a listing yields.
 func Summarise(records iter.Seq2[idem.Record, error]) (*Summary, error) {
-	s := &Summary{States: map[string]int{}, Operations: []Operation{}}
-	at := make(map[string]int)
+	type group struct {
+		operation string
+		state     idem.State
+		abandoned bool
+	}
+	groups := make(map[group]*backend.Tally)
 	now := time.Now()
 	for r, err := range records {
 		if err != nil {
 			return nil, err
 		}
-		i, ok := at[r.Scope.Operation]
+		g := group{r.Scope.Operation, r.State, Abandoned(&r, now)}
+		t := groups[g]
+		if t == nil {
+			t = &backend.Tally{Operation: g.operation, State: g.state, Abandoned: g.abandoned, Oldest: r.ReservedAt}
+			groups[g] = t
+		}
+		t.Records, t.Bytes = t.Records+1, t.Bytes+int64(len(r.Result))
+		if r.ReservedAt.Before(t.Oldest) {
+			t.Oldest = r.ReservedAt
+		}
+	}
+	tallies := make([]backend.Tally, 0, len(groups))
+	for _, t := range groups {
+		tallies = append(tallies, *t)
+	}
+	return Sum(tallies), nil
+}
+
+// Sum adds up what was counted by operation and state.
+func Sum(tallies []backend.Tally) *Summary {
+	s := &Summary{States: map[string]int64{}, Operations: []Operation{}}
+	at := make(map[string]int)
+	for _, t := range tallies {
+		i, ok := at[t.Operation]
 		if !ok {
 			i = len(s.Operations)
-			at[r.Scope.Operation] = i
-			s.Operations = append(s.Operations, Operation{Operation: r.Scope.Operation, States: map[string]int{}})
+			at[t.Operation] = i
+			s.Operations = append(s.Operations, Operation{Operation: t.Operation, States: map[string]int64{}})
 		}
 		o := &s.Operations[i]
-		state := State(&r, now).Text
-		size := int64(len(r.Result))
-		s.Records, s.Bytes, s.States[state] = s.Records+1, s.Bytes+size, s.States[state]+1
-		o.Records, o.Bytes, o.States[state] = o.Records+1, o.Bytes+size, o.States[state]+1
-		if s.Oldest == nil || r.ReservedAt.Before(*s.Oldest) {
-			s.Oldest = &r.ReservedAt
+		state := stateCell(t.State, t.Abandoned).Text
+		s.Records, s.Bytes, s.States[state] = s.Records+t.Records, s.Bytes+t.Bytes, s.States[state]+t.Records
+		o.Records, o.Bytes, o.States[state] = o.Records+t.Records, o.Bytes+t.Bytes, o.States[state]+t.Records
+		if s.Oldest == nil || t.Oldest.Before(*s.Oldest) {
+			s.Oldest = &t.Oldest
 		}
 	}
 	slices.SortFunc(s.Operations, func(a, b Operation) int { return strings.Compare(a.Operation, b.Operation) })
-	return s, nil
+	return s
 }
 
 // stateColours are the states in the order in which they are shown.
@@ -91,7 +140,7 @@ func (s *Summary) Write(w io.Writer) error {
 		}
 	}
 	t.Header = append(t.Header, "RECORDS", "RESULTS")
-	row := func(name string, states map[string]int, records int, bytes int64) {
+	row := func(name string, states map[string]int64, records, bytes int64) {
 		cells := []Cell{C(name)}
 		for _, c := range shown {
 			cell := Cell{"-", Dim}
@@ -122,11 +171,14 @@ func (s *Summary) Write(w io.Writer) error {
 	if s.Oldest != nil {
 		facts.Add(C("oldest"), C("began "+Age(time.Since(*s.Oldest))+" ago"))
 	}
+	if s.Backlog != nil && s.Backlog.Due > 0 {
+		facts.Add(C("due"), C(s.Backlog.String()))
+	}
 	if f.Expired > 0 {
 		facts.Add(C("expired"), C(fmt.Sprintf("%d records still on disk, %d of them due", f.Expired, f.Due)))
 	}
 	if f.StaleResults > 0 {
-		facts.Add(C("stale"), C(fmt.Sprintf("%d results past their replay window; they go with their records", f.StaleResults)))
+		facts.Add(C("stale"), C(fmt.Sprintf("%d results past their replay window; sweeps drop them, group by group", f.StaleResults)))
 	}
 	_, _ = io.WriteString(w, "\n")
 	if err := facts.Write(w); err != nil {
@@ -142,7 +194,7 @@ func (s *Summary) Write(w io.Writer) error {
 
 // hints say what is worth doing.
 func (s *Summary) hints() (hints []string) {
-	if s.File.Due > 0 {
+	if s.File.Due > 0 || s.Backlog != nil && s.Backlog.Due > 0 {
 		hints = append(hints, "next: idem sweep, to free the room of what is due")
 	}
 	if free := s.File.Bytes - s.File.Used; free > 4<<20 && free > s.File.Bytes/2 {

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package workload
+
+func ownCPU() float64 { return -1 }

@@ -1,5 +1,0 @@
-//go:build !linux && !darwin
-
-package testdb
-
-func removeSharedMemory(string) {}
