@@ -33,7 +33,9 @@ type Harness struct {
 	Unit time.Duration
 	// MaxAdvance is the longest time that the suite may advance at once; zero
 	// means any. Set it where Advance really waits. Subtests that need more, and
-	// those that look shortly before a lease or window ends, are skipped then.
+	// those that look shortly before a lease or window ends, are skipped then. A
+	// subtest that fails after the machine held it up for a Unit or more is logged
+	// as HELD UP and played again on a fresh store; its third failure stands.
 	MaxAdvance time.Duration
 	// Parallel lets subtests run beside each other, which saves time where Advance
 	// really waits.
@@ -63,16 +65,22 @@ type check struct {
 // called once for each subtest.
 func Run(t *testing.T, fresh func(t testing.TB) *Harness) {
 	for _, c := range checks() {
-		t.Run(c.name, func(t *testing.T) {
-			h := fresh(t)
-			if h.Parallel {
-				t.Parallel()
-			}
-			k := newKit(t, h, c)
+		runCheck(t, c, fresh)
+	}
+}
+
+func runCheck(t *testing.T, c check, fresh func(t testing.TB) *Harness) {
+	t.Run(c.name, func(t *testing.T) {
+		h := fresh(t)
+		if h.Parallel {
+			t.Parallel()
+		}
+		play(t, h, h.MaxAdvance > 0, fresh, func(h *Harness, p *try) {
+			k := newKit(t, h, c, p)
 			c.run(k)
 			k.invariants()
 		})
-	}
+	})
 }
 
 // checks returns every check of Run.

@@ -26,13 +26,15 @@ type kit struct {
 	unit    time.Duration
 	scope   string // of a nested part: its keys are its own
 	planted bool   // the store holds records that no backend would write itself
+	nested  bool   // it is a part of a check, with a testing.T of its own
+	try     *try
 }
 
-func newKit(t *testing.T, h *Harness, c check) *kit {
+func newKit(t *testing.T, h *Harness, c check, p *try) *kit {
 	// A backend that hangs shall fail its own subtest, not the whole run.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	k := &kit{t: t, h: h, ctx: ctx, unit: h.Unit}
+	k := &kit{t: t, h: h, ctx: ctx, unit: h.Unit, try: p}
 	if k.unit <= 0 {
 		k.unit = time.Minute
 	}
@@ -41,10 +43,18 @@ func newKit(t *testing.T, h *Harness, c check) *kit {
 	return k
 }
 
-// fail ends the subtest.
+// fail ends the subtest, or the try when that was held up.
 func (k *kit) fail(format string, args ...any) {
 	k.t.Helper()
-	k.t.Fatalf("%s\n\tRule %s", fmt.Sprintf(format, args...), k.rule)
+	found := fmt.Sprintf("%s\n\tRule %s", fmt.Sprintf(format, args...), k.rule)
+	switch {
+	case !k.heldUp():
+	case k.try.last:
+		found += fmt.Sprintf("\n\tThe machine held it up for %v, and as long in the %d tries before.", k.try.late().Round(time.Millisecond), tries-1)
+	default:
+		k.giveUp(found)
+	}
+	k.t.Fatal(found)
 }
 
 // check fails the subtest unless ok.
@@ -86,6 +96,7 @@ func (k *kit) advance(d time.Duration) {
 	if k.h.MaxAdvance > 0 && d > k.h.MaxAdvance {
 		k.t.Skipf("NOT CHECKED: it needs %v, the harness advances at most %v\n\tRule %s", d, k.h.MaxAdvance, k.rule)
 	}
+	k.try.let += d
 	k.h.Advance(d)
 }
 

@@ -283,9 +283,13 @@ func (k *kit) each(name string, run func(k *kit)) {
 		part := *k
 		part.t = t
 		part.scope = name
+		part.nested = true
 		run(&part)
 		k.planted = k.planted || part.planted
 	})
+	if k.try.void != "" {
+		k.giveUp(k.try.void)
+	}
 }
 
 // sweep removes all that is due.

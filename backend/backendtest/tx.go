@@ -67,9 +67,11 @@ func RunTx[Tx any](t *testing.T, fresh func(t testing.TB) *TxHarness[Tx]) {
 			if h.Parallel {
 				t.Parallel()
 			}
-			k := &txKit[Tx]{kit: newKit(t, h.plain(), check{name: c.name, rule: c.rule}), h: h}
-			c.run(k)
-			k.invariants()
+			play(t, h, h.MaxAdvance > 0, fresh, func(h *TxHarness[Tx], p *try) {
+				k := &txKit[Tx]{kit: newKit(t, h.plain(), check{name: c.name, rule: c.rule}, p), h: h}
+				c.run(k)
+				k.invariants()
+			})
 		})
 	}
 }
